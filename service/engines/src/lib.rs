@@ -1,0 +1,1 @@
+//! seance-engines
