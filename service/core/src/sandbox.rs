@@ -1,0 +1,215 @@
+//! The port to sandboxes: get one for a session, talk to its runner, end it, learn why it ended.
+
+use std::fmt;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use serde::{Deserialize, Serialize};
+
+use crate::ids::{SandboxId, TenantId};
+use crate::link::{Addressed, Numbered};
+
+/// Why a sandbox ended.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SandboxEnd {
+    /// The reason.
+    pub reason: EndReason,
+    /// More, safe for the caller to read: a limit and its peak, a node's name.
+    pub detail: String,
+}
+
+impl SandboxEnd {
+    /// An end with nothing more to say.
+    pub fn new(reason: EndReason) -> Self {
+        Self { reason, detail: String::new() }
+    }
+}
+
+/// The reasons for which sandboxes end.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub enum EndReason {
+    /// The session ended it: it was closed.
+    Released,
+    /// The session ended it: no program ran for its idle time.
+    Idle,
+    /// The runner process ended by itself.
+    RunnerExited,
+    /// The link broke and did not come back in time.
+    LinkLost,
+    /// The service that owned a local sandbox stopped.
+    ServiceStopped,
+    /// Its memory ran out.
+    OutOfMemory,
+    /// The runner broke the link's protocol.
+    ProtocolBroken,
+    /// It reached its deadline.
+    Deadline,
+}
+
+impl EndReason {
+    /// The reason as it stands in events and [`crate::reasons`].
+    pub fn name(self) -> &'static str {
+        match self {
+            EndReason::Released => "RELEASED",
+            EndReason::Idle => "IDLE",
+            EndReason::RunnerExited => "RUNNER_EXITED",
+            EndReason::LinkLost => "LINK_LOST",
+            EndReason::ServiceStopped => "SERVICE_STOPPED",
+            EndReason::OutOfMemory => "OUT_OF_MEMORY",
+            EndReason::ProtocolBroken => "PROTOCOL_BROKEN",
+            EndReason::Deadline => "DEADLINE",
+        }
+    }
+}
+
+impl fmt::Display for EndReason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+/// What a session needs of a sandbox.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ClaimRequest {
+    /// Whom it is for.
+    pub tenant: TenantId,
+    /// The engine's name.
+    pub engine: String,
+    /// The memory a program may use, in bytes.
+    pub memory_bytes: u64,
+    /// How long the caller waits.
+    pub wait: Duration,
+}
+
+/// Why no sandbox could be had.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum ClaimError {
+    /// None can be made here; the remedy says what to do.
+    #[error("no sandbox can be made here: {message}; {remedy}")]
+    Unavailable {
+        /// What is missing.
+        message: String,
+        /// What to do about it.
+        remedy: String,
+    },
+    /// All are in use and the caller's time is over.
+    #[error("no sandbox became free within {waited:?}")]
+    Exhausted {
+        /// How long it waited.
+        waited: Duration,
+    },
+    /// One was started and did not get ready.
+    #[error("a sandbox was started and did not get ready: {message}")]
+    StartFailed {
+        /// What happened.
+        message: String,
+    },
+    /// The backend is shutting down.
+    #[error("the service is stopping")]
+    Stopping,
+}
+
+/// The link to the runner is gone; [`LinkReceiver::recv`] says why.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("the link to the runner is gone")]
+pub struct LinkGone;
+
+/// The end of a sandbox could not be proven in time. It is never used again, and the backend goes
+/// on ending it.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("the end of the sandbox could not be proven: {message}")]
+pub struct EndUnproven {
+    /// What is known.
+    pub message: String,
+}
+
+/// What comes over a link.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum LinkEvent {
+    /// A frame.
+    Frame(Numbered),
+    /// The sandbox ended. Nothing follows; asking again says the same.
+    Ended(SandboxEnd),
+}
+
+/// Sends frames to a runner.
+#[async_trait]
+pub trait LinkSender: Send + Sync {
+    /// Queues a frame. Waits while the bounded queue is full.
+    ///
+    /// Cancel-safe: dropped before it is ready, nothing was sent.
+    async fn send(&self, frame: Addressed) -> Result<(), LinkGone>;
+}
+
+/// Receives frames from a runner.
+#[async_trait]
+pub trait LinkReceiver: Send {
+    /// The next frame, or why there are no more. Frames that came before the end come before it.
+    ///
+    /// Cancel-safe: nothing is lost when dropped.
+    async fn recv(&mut self) -> LinkEvent;
+}
+
+/// Ends a sandbox.
+#[async_trait]
+pub trait SandboxHandle: Send + Sync {
+    /// Ends the sandbox and everything in it, and waits at most `within` for the proof: the runner
+    /// and all it started are gone. Idempotent; asked again it tells the truth of that moment.
+    ///
+    /// Cancel-safe: the end goes on when dropped.
+    async fn end(&self, reason: EndReason, within: Duration) -> Result<(), EndUnproven>;
+}
+
+/// A sandbox that no one else has or will ever get.
+pub struct Claimed {
+    /// Its id, never assigned again.
+    pub id: SandboxId,
+    /// The interpreter's version, as the runner said.
+    pub engine_version: String,
+    /// To its runner.
+    pub sender: std::sync::Arc<dyn LinkSender>,
+    /// From its runner.
+    pub receiver: Box<dyn LinkReceiver>,
+    /// Its end.
+    pub handle: std::sync::Arc<dyn SandboxHandle>,
+}
+
+impl fmt::Debug for Claimed {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Claimed").field("id", &self.id).finish_non_exhaustive()
+    }
+}
+
+/// An engine that a backend's sandboxes have, or why not.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct EngineStatus {
+    /// The engine's name.
+    pub name: String,
+    /// The interpreter's version, or why it is unavailable and what to do.
+    pub version: Result<String, String>,
+}
+
+/// Makes sandboxes.
+#[async_trait]
+pub trait SandboxBackend: Send + Sync {
+    /// "local" or "kubernetes".
+    fn name(&self) -> &'static str;
+
+    /// The confinement in force, by name; what is missing is not listed.
+    fn confinement(&self) -> Vec<String>;
+
+    /// The engines.
+    fn engines(&self) -> Vec<EngineStatus>;
+
+    /// Gets a sandbox whose runner is connected and warm. It is not assigned yet: the caller
+    /// records the sandbox as used and then sends [`crate::link::ToRunner::Assign`].
+    ///
+    /// Cancel-safe: a sandbox that was got for a dropped call is ended.
+    async fn claim(&self, request: ClaimRequest) -> Result<Claimed, ClaimError>;
+
+    /// How many sandboxes exist that no session holds and no pool keeps: must be 0.
+    fn n_leaked(&self) -> usize;
+
+    /// Refuses new claims and ends every sandbox, at most within `within`.
+    async fn shutdown(&self, within: Duration);
+}
