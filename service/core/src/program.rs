@@ -206,6 +206,8 @@ pub struct ProgramRecord {
     pub state: ProgramState,
     /// Why, for `Terminated`, `Lost` and `NotStarted`: a reason of [`crate::reasons`]; else empty.
     pub reason: String,
+    /// More about the reason, safe for the caller to read: a signal's name, a limit; else empty.
+    pub detail: String,
     /// Its value; only of a completed program.
     pub value: Option<ValueRecord>,
     /// Why it failed; only with `Error`.

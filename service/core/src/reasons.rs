@@ -6,7 +6,8 @@
 /// Where a reason appears.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Place {
-    /// In a gRPC status: `ErrorInfo.reason`, the trailer `seance-reason`, and the message.
+    /// In a gRPC status: `ErrorInfo.reason`, the trailer `seance-reason`, and the message. Of a
+    /// program that was lost or never started it is `Program.reason` too.
     Status(Code),
     /// `Program.error.code`.
     Program,
@@ -16,7 +17,8 @@ pub enum Place {
     Call,
     /// `Warning.code`.
     Warning,
-    /// `SandboxEnded.reason`, and `Program.reason` of a program that ran there.
+    /// `SandboxEnded.reason`, and of a program that ran there `Program.reason` and the reason of an
+    /// `UNAVAILABLE` status.
     Sandbox,
     /// `Session.reason`.
     Session,
@@ -170,9 +172,9 @@ reasons! {
     "STOPPED" as STOPPED, ProgramReason, false, "A caller stopped the program.", "Nothing to do.";
     "DISCONNECTED" as DISCONNECTED, ProgramReason, false, "The caller's stream was cut and it had asked for a stop then.", "Nothing to do.";
     "SESSION_CLOSED_PROGRAM" as CLOSED_PROGRAM, ProgramReason, false, "The session was closed while the program was active.", "Nothing to do.";
-    "HOST_LOST" as HOST_LOST, ProgramReason, false, "The program's host ended without saying how; the message names the signal.", "See each call's state before running it again.";
-    "SERVICE_RESTARTED" as SERVICE_RESTARTED, ProgramReason, false, "The service stopped while the program ran, and its local sandbox with it.", "See each call's state before running it again.";
-    "NO_SANDBOX" as NO_SANDBOX, ProgramReason, true, "No sandbox could be had for the program; it never ran.", "Execute it again.";
+    "HOST_LOST" as HOST_LOST, Status(Unavailable), false, "The program's host ended without saying how; the message names the signal.", "See each call's state before running it again.";
+    "SERVICE_RESTARTED" as SERVICE_RESTARTED, Status(Unavailable), false, "The service stopped while the program ran, and its local sandbox with it.", "See each call's state before running it again.";
+    "NO_SANDBOX" as NO_SANDBOX, Status(Unavailable), true, "No sandbox could be had for the program; it never ran.", "Execute it again.";
 
     "unawaited_call" as UNAWAITED_CALL, Warning, false, "The program ended before a call that it did not await; the call was finished.", "Await it.";
     "unhandled_rejection" as UNHANDLED_REJECTION, Warning, false, "A promise was rejected and nobody handled it.", "Await or catch it.";
@@ -191,10 +193,12 @@ reasons! {
     "SESSION_TTL" as SESSION_TTL, Session, false, "It reached its session_ttl.", "Open a new one.";
 }
 
-/// The row of a status reason.
+/// The row and the gRPC code of a reason that can stand in a status. The end of a sandbox that a
+/// program ran in is one: it is `UNAVAILABLE`.
 pub fn status(name: &str) -> Option<(&'static Reason, Code)> {
     TABLE.iter().find_map(|reason| match reason.place {
         Status(code) if reason.name == name => Some((reason, code)),
+        Sandbox if reason.name == name => Some((reason, Unavailable)),
         _ => None,
     })
 }
