@@ -9,6 +9,8 @@ use crate::time::Timestamp;
 pub const CALLS_LISTED_MAX: usize = 1_000;
 /// Texts up to this size stand in the record; larger ones are blobs, in bytes.
 pub const INLINE_BYTES_MAX: usize = 64 * 1024;
+/// Arguments of all calls in one record, in bytes; beyond it they are left out there.
+pub const LISTED_ARGUMENT_BYTES_MAX: usize = 1024 * 1024;
 
 /// What became of a program. Everything from `Completed` on is final.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -45,6 +47,11 @@ pub enum Payload {
     Blob {
         /// Which.
         id: BlobId,
+        /// Its size in bytes.
+        bytes: u64,
+    },
+    /// The text is left out of this record; the event that it came with has it.
+    Omitted {
         /// Its size in bytes.
         bytes: u64,
     },

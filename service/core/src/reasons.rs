@@ -188,6 +188,7 @@ reasons! {
     "OUT_OF_MEMORY" as OUT_OF_MEMORY, Sandbox, false, "The sandbox as a whole ran out of memory.", "Raise its memory, or keep less.";
     "PROTOCOL_BROKEN" as PROTOCOL_BROKEN, Sandbox, false, "The runner broke the link's protocol.", "Report it.";
     "DEADLINE" as DEADLINE, Sandbox, false, "The sandbox reached its deadline.", "Open a new session.";
+    "UNRESPONSIVE" as UNRESPONSIVE, Sandbox, true, "Its runner did not do what it was asked in time, and was ended.", "Execute again.";
 
     "CLOSED" as CLOSED, Session, false, "A caller closed it.", "Nothing to do.";
     "SESSION_TTL" as SESSION_TTL, Session, false, "It reached its session_ttl.", "Open a new one.";

@@ -44,6 +44,8 @@ pub enum EndReason {
     ProtocolBroken,
     /// It reached its deadline.
     Deadline,
+    /// Its runner did not do what it was asked in time.
+    Unresponsive,
 }
 
 impl EndReason {
@@ -58,6 +60,7 @@ impl EndReason {
             EndReason::OutOfMemory => "OUT_OF_MEMORY",
             EndReason::ProtocolBroken => "PROTOCOL_BROKEN",
             EndReason::Deadline => "DEADLINE",
+            EndReason::Unresponsive => "UNRESPONSIVE",
         }
     }
 }
