@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::ids::{BlobId, CallId, CatalogDigest, ProgramNumber, SessionId};
+use crate::ids::{BlobId, CallId, CatalogDigest, EventSeq, ProgramNumber, SessionId};
 use crate::time::Timestamp;
 
 /// How many of a program's calls its record lists.
@@ -68,7 +68,7 @@ pub enum CallState {
     Finished,
     /// It failed: the tool said so, or it was refused before dispatch.
     Failed,
-    /// It was cancelled after dispatch; the provider was told.
+    /// It was cancelled after dispatch; a provider that had it was told.
     Cancelled,
     /// It never reached a provider.
     NotStarted,
@@ -209,6 +209,8 @@ pub struct ProgramRecord {
     pub session: SessionId,
     /// Its number.
     pub number: ProgramNumber,
+    /// The event that accepted it: its first.
+    pub first_seq: EventSeq,
     /// What became of it.
     pub state: ProgramState,
     /// Why, for `Terminated`, `Lost` and `NotStarted`: a reason of [`crate::reasons`]; else empty.

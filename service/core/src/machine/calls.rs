@@ -326,7 +326,7 @@ impl Machine {
         let id = open.record.id;
         let state = self.fate_of_cancelled(&open.record);
         if state == CallState::Cancelled {
-            self.step.now.push(Action::CancelCall { id, reason: CancelReason::Aborted });
+            self.when(open.repeatable, Action::CancelCall { id, reason: CancelReason::Aborted });
         }
         let error = CallError::new(reasons::CANCELLED, "the program aborted the call");
         self.end_call(ctx, open.record, state, Some(error), None);
@@ -350,7 +350,7 @@ impl Machine {
                 _ => CallState::NotStarted,
             };
             if state == dispatched {
-                self.step.now.push(Action::CancelCall { id, reason });
+                self.when(open.repeatable, Action::CancelCall { id, reason });
             }
             self.end_call(ctx, open.record, state, None, None);
         }
@@ -443,7 +443,8 @@ impl Machine {
         }
     }
 
-    /// Does an action at once when it may run ahead of the log, else after the commit.
+    /// Does an action at once when it may run ahead of the log, else after the commit. An order to
+    /// cancel takes the same way as the dispatch, so that it never passes it.
     fn when(&mut self, ahead: bool, action: Action) {
         let list = if ahead { &mut self.step.now } else { &mut self.step.committed };
         list.push(action);

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use bytes::Bytes;
 
 use crate::event::{Event, EventKind, OutputSource};
-use crate::ids::{CatalogDigest, ProgramNumber};
+use crate::ids::{CatalogDigest, EventSeq, ProgramNumber};
 use crate::limits::Limits;
 use crate::link::{HostEnd, HostReport, RunProgram, ToRunner};
 use crate::program::{
@@ -180,7 +180,8 @@ impl Machine {
         let source = if run.redact_source { String::new() } else { run.source.clone() };
         let source = self.payload(ctx, source);
         let (language, catalog) = (run.language.clone(), run.catalog.clone());
-        let record = new_record(&self.record, number, &language, catalog.clone(), ctx.now);
+        let first_seq = self.record.last_seq.next();
+        let record = new_record(&self.record, number, &language, catalog.clone(), first_seq, ctx.now);
         self.step.programs.push(record.clone());
         self.event(ctx, Some(number), EventKind::ProgramAccepted { language, source, catalog });
         self.active = Some(Active::new(record, run));
@@ -496,11 +497,13 @@ fn new_record(
     number: ProgramNumber,
     language: &str,
     catalog: Option<CatalogDigest>,
+    first_seq: EventSeq,
     now: Timestamp,
 ) -> ProgramRecord {
     ProgramRecord {
         session: session.id,
         number,
+        first_seq,
         state: ProgramState::Queued,
         reason: String::new(),
         detail: String::new(),
@@ -526,7 +529,7 @@ pub(super) fn recovered(session: &SessionRecord, log: &[Event]) -> Option<Active
     for event in log.iter().filter(|event| event.program == Some(number)) {
         match (&event.kind, active.as_mut()) {
             (EventKind::ProgramAccepted { language, catalog, .. }, None) => {
-                let record = new_record(session, number, language, catalog.clone(), event.at);
+                let record = new_record(session, number, language, catalog.clone(), event.seq, event.at);
                 let run = Execute {
                     language: language.clone(),
                     source: String::new(),
