@@ -1,27 +1,26 @@
 //! Prints what is to be mended in the repository, or writes its generated pages.
 
+use std::process::ExitCode;
+
 use anyhow::{Result, bail};
 use seance_tidy::{RULES, pages, repo::Repo};
 
-fn main() -> Result<()> {
+fn main() -> Result<ExitCode> {
     let repo = Repo::here()?;
     match std::env::args().nth(1).as_deref() {
-        None | Some("check") => check(&repo),
-        Some("write") => pages::write(&repo.root),
+        None | Some("check") => Ok(check(&repo)),
+        Some("write") => pages::write(&repo.root).map(|()| ExitCode::SUCCESS),
         Some(other) => bail!("unknown command {other:?}; there are check and write"),
     }
 }
 
-fn check(repo: &Repo) -> Result<()> {
-    let mut n_findings = 0;
+fn check(repo: &Repo) -> ExitCode {
+    let mut code = ExitCode::SUCCESS;
     for rule in RULES {
         for finding in (rule.check)(repo) {
             println!("{}: {finding}", rule.name);
-            n_findings += 1;
+            code = ExitCode::FAILURE;
         }
     }
-    if n_findings > 0 {
-        bail!("{n_findings} to mend");
-    }
-    Ok(())
+    code
 }

@@ -1,6 +1,7 @@
 //! Rust files that no crate compiles: a test file nobody declares never fails.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::LazyLock;
 
 use regex::Regex;
 
@@ -87,21 +88,24 @@ fn normal(path: &str) -> String {
     parts.join("/")
 }
 
-fn modules_of(source: &str) -> Vec<Module> {
-    let token = Regex::new(
+static TOKEN: LazyLock<Regex> = LazyLock::new(|| {
+    Regex::new(
         r"(?x)
         (?P<path>\#\[\s*path\s*=)
         | \bmod\s+(?P<name>\w+)\s*(?P<end>[;{])
         | (?P<include>\binclude!\s*\()
         | (?P<open>\{) | (?P<close>\})",
     )
-    .expect("a constant");
+    .expect("a constant")
+});
+
+fn modules_of(source: &str) -> Vec<Module> {
     let parts = Parts::of(source);
     let tests = parts.test_ranges();
     let literal_after = |at: usize| parts.literals.iter().find(|l| l.start >= at).map(|l| l.text.clone());
     let (mut depth, mut around, mut named) = (0usize, Vec::<(usize, String)>::new(), None);
     let mut found = Vec::new();
-    for token in token.captures_iter(&parts.code) {
+    for token in TOKEN.captures_iter(&parts.code) {
         let at = token.get(0).expect("the whole").start();
         let test = tests.iter().any(|range| range.contains(&at));
         if token.name("path").is_some() {

@@ -2,14 +2,22 @@
 //! it by its constant, and the runner, which may not use core, by the same text.
 
 use std::collections::BTreeSet;
+use std::sync::LazyLock;
 
 use regex::Regex;
 use seance_core::reasons::TABLE;
 
 use crate::{Finding, repo::Files, rust::Parts};
 
+static SHOUTED: LazyLock<Regex> = LazyLock::new(|| constant(r"^[A-Z][A-Z0-9]*(?:_[A-Z0-9]+)+$"));
+static FIELD: LazyLock<Regex> = LazyLock::new(|| constant(r"\b(?:code|reason)\s*[:=]\s*$"));
+static WORD: LazyLock<Regex> = LazyLock::new(|| constant(r"^\w+$"));
 /// Names of the environment.
-const ENVIRONMENT: &str = r"^(?:SEANCE|RUST|CARGO|OTEL|XDG|LD|NO)_";
+static ENVIRONMENT: LazyLock<Regex> = LazyLock::new(|| constant(r"^(?:SEANCE|RUST|CARGO|OTEL|XDG|LD|NO)_"));
+
+fn constant(pattern: &str) -> Regex {
+    Regex::new(pattern).expect("a constant")
+}
 
 /// Other vocabularies in the same dress: gRPC's codes, the states of calls and programs, what the
 /// audit says of a call, and the names that every program has.
@@ -51,19 +59,15 @@ pub fn check(files: &Files, tests: &BTreeSet<String>) -> Vec<Finding> {
 }
 
 fn by_text(source: &str, has_constants: bool) -> Vec<(usize, String)> {
-    let shouted = Regex::new(r"^[A-Z][A-Z0-9]*(?:_[A-Z0-9]+)+$").expect("a constant");
-    let environment = Regex::new(ENVIRONMENT).expect("a constant");
-    let word = Regex::new(r"^\w+$").expect("a constant");
-    let field = Regex::new(r"\b(?:code|reason)\s*[:=]\s*$").expect("a constant");
     let parts = Parts::of(source);
     let tests = parts.test_ranges();
     let mut findings = Vec::new();
     for literal in &parts.literals {
         let text = literal.text.as_str();
-        let is_field = field.is_match(&parts.code[..literal.start]) && word.is_match(text);
-        let is_other = environment.is_match(text) || OTHER_WORDS.contains(&text);
+        let is_field = FIELD.is_match(before(&parts.code, literal.start)) && WORD.is_match(text);
+        let is_other = ENVIRONMENT.is_match(text) || OTHER_WORDS.contains(&text);
         if is_other
-            || !(is_field || shouted.is_match(text))
+            || !(is_field || SHOUTED.is_match(text))
             || tests.iter().any(|range| range.contains(&literal.start))
         {
             continue;
@@ -76,6 +80,12 @@ fn by_text(source: &str, has_constants: bool) -> Vec<(usize, String)> {
         }
     }
     findings
+}
+
+/// The line before an offset.
+fn before(code: &str, offset: usize) -> &str {
+    let line = code[..offset].rfind('\n').map_or(0, |newline| newline + 1);
+    &code[line..offset]
 }
 
 #[cfg(test)]
