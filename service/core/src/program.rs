@@ -211,6 +211,8 @@ pub struct ProgramRecord {
     pub number: ProgramNumber,
     /// The event that accepted it: its first.
     pub first_seq: EventSeq,
+    /// The event that ended it: its last; 0 until then.
+    pub last_seq: EventSeq,
     /// What became of it.
     pub state: ProgramState,
     /// Why, for `Terminated`, `Lost` and `NotStarted`: a reason of [`crate::reasons`]; else empty.

@@ -283,6 +283,12 @@ impl Machine {
         }
     }
 
+    /// The tool of a call that has not ended.
+    pub fn tool_of(&self, id: CallId) -> Option<&str> {
+        let active = self.active.as_ref().filter(|active| active.record.number == id.program)?;
+        active.calls.open.get(&id.number).map(|open| open.record.tool.as_str())
+    }
+
     /// A dispatched call ended. `artifacts` are name, media type and bytes of what it left behind.
     /// An answer to a call that has ended is dropped (I12, K14).
     pub fn answered(

@@ -339,7 +339,7 @@ impl Machine {
         }
         let value = match report.value.map(|text| self.value(ctx, text, limits)).transpose() {
             Ok(value) => value,
-            Err(ending) => return ending,
+            Err(ending) => return *ending,
         };
         if let Err(message) = self.keep(report.kept, report.removed, limits) {
             return Ending::error(reasons::PROTOCOL, message);
@@ -347,11 +347,11 @@ impl Machine {
         Ending { state: ProgramState::Completed, value, ..Ending::terminated("") }
     }
 
-    fn value(&mut self, ctx: &mut Context<'_>, text: String, limits: &Limits) -> Result<ValueRecord, Ending> {
+    fn value(&mut self, ctx: &mut Context<'_>, text: String, limits: &Limits) -> Result<ValueRecord, Box<Ending>> {
         let bounds = Bounds::bytes(usize::try_from(limits.value_bytes).unwrap_or(usize::MAX));
         if text.len() as u64 > limits.value_bytes {
             let message = format!("the value has {} bytes as JSON, over {}", text.len(), limits.value_bytes);
-            return Err(Ending::error(reasons::VALUE_LIMIT, message));
+            return Err(Box::new(Ending::error(reasons::VALUE_LIMIT, message)));
         }
         let json = JsonText::parse(text, &bounds).map_err(|error| {
             Ending::error(reasons::PROTOCOL, format!("the value is no JSON of ours: {error}"))
@@ -395,6 +395,7 @@ impl Machine {
         debug_assert!(!active.calls.has_open(), "every call has a fate when its program ends (case 12)");
         let mut record = active.snapshot();
         let sandbox_us = record.started_at.map_or(0, |at| micros(ctx.now, at));
+        record.last_seq = self.record.last_seq.next();
         record.state = ending.state;
         record.reason = ending.reason.to_owned();
         record.detail = truncate_bytes(&ending.detail, NAME_BYTES_MAX * 4).into_owned();
@@ -504,6 +505,7 @@ fn new_record(
         session: session.id,
         number,
         first_seq,
+        last_seq: EventSeq(0),
         state: ProgramState::Queued,
         reason: String::new(),
         detail: String::new(),

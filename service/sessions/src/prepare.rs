@@ -1,0 +1,115 @@
+//! Catalogs made ready: checked, compiled, and named for the guest language.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use seance_broker::catalog::{Catalogs, CompiledCatalog};
+use seance_core::catalog::{self, Catalog};
+use seance_core::ids::{CatalogDigest, TenantId};
+use seance_core::link::GuestTool;
+use seance_core::reasons;
+use seance_core::store::{DoneRequest, SessionStore};
+
+use crate::error::Error;
+use crate::requests::CatalogSource;
+
+/// A catalog that programs can use.
+pub(crate) struct Prepared {
+    pub(crate) digest: CatalogDigest,
+    pub(crate) compiled: Arc<CompiledCatalog>,
+    pub(crate) tools: Arc<[GuestTool]>,
+}
+
+/// Finds and keeps catalogs.
+pub(crate) struct Preparer {
+    pub(crate) store: Arc<dyn SessionStore>,
+    pub(crate) catalogs: Catalogs,
+}
+
+impl Preparer {
+    /// Makes a catalog ready, keeping an inline one under its digest first.
+    pub(crate) async fn prepare(
+        &self,
+        tenant: &TenantId,
+        engine: &str,
+        source: &CatalogSource,
+    ) -> Result<Arc<Prepared>, Error> {
+        match source {
+            CatalogSource::Inline(catalog) => {
+                let prepared = self.check(engine, catalog).await?;
+                let json = Bytes::from(catalog.to_json());
+                self.store.put_catalog(tenant, &prepared.digest, json, None).await?;
+                Ok(prepared)
+            }
+            CatalogSource::Digest(digest) => {
+                let catalog = self.find(tenant, digest).await?;
+                self.check(engine, &catalog).await
+            }
+        }
+    }
+
+    /// Keeps a catalog whose schemas are right.
+    pub(crate) async fn put(
+        &self,
+        tenant: &TenantId,
+        catalog: &Catalog,
+        done: Option<DoneRequest>,
+    ) -> Result<CatalogDigest, Error> {
+        let digest = catalog.digest();
+        self.compile(&digest, catalog).await?;
+        self.store.put_catalog(tenant, &digest, catalog.to_json().into(), done).await?;
+        Ok(digest)
+    }
+
+    /// A kept catalog.
+    pub(crate) async fn find(&self, tenant: &TenantId, digest: &CatalogDigest) -> Result<Catalog, Error> {
+        let missing = || {
+            let message = format!("there is no catalog {digest}; put it first");
+            Error::invalid(reasons::CATALOG_NOT_FOUND, "catalog", message)
+        };
+        let json = self.store.catalog(tenant, digest).await?.ok_or_else(missing)?;
+        Catalog::from_json(&json).map_err(|source| {
+            let source = Box::new(source);
+            Error::Store(seance_core::store::Error::Failed { doing: "reading a catalog", source })
+        })
+    }
+
+    async fn check(&self, engine: &str, catalog: &Catalog) -> Result<Arc<Prepared>, Error> {
+        let names = seance_engines::engine::by_name(engine)
+            .ok_or_else(|| Error::invalid(reasons::ENGINE_NOT_FOUND, "engine", format!("there is no engine {engine:?}")))?
+            .names(catalog)
+            .map_err(|error| Error::invalid(reasons::CATALOG_NAME_CLASH, "catalog", error.to_string()))?;
+        let digest = catalog.digest();
+        let compiled = self.compile(&digest, catalog).await?;
+        let tools = catalog
+            .tools()
+            .iter()
+            .zip(names)
+            .map(|(tool, alias)| GuestTool {
+                name: tool.name.clone(),
+                alias: alias.alias,
+                description: tool.description.clone(),
+            })
+            .collect();
+        Ok(Arc::new(Prepared { digest, compiled, tools }))
+    }
+
+    async fn compile(&self, digest: &CatalogDigest, catalog: &Catalog) -> Result<Arc<CompiledCatalog>, Error> {
+        self.catalogs
+            .get_or_compile(digest, catalog)
+            .await
+            .map_err(|error| Error::invalid(reasons::INVALID_CATALOG, "catalog", error.to_string()))
+    }
+}
+
+/// A catalog that breaks its own rules.
+impl From<catalog::Error> for Error {
+    fn from(error: catalog::Error) -> Self {
+        let reason = match error {
+            catalog::Error::TooManyTools { .. } | catalog::Error::TooLarge { .. } => reasons::CATALOG_TOO_LARGE,
+            catalog::Error::BadName { .. } => reasons::INVALID_CATALOG,
+            catalog::Error::DuplicateName { .. } => reasons::CATALOG_NAME_CLASH,
+        };
+        Error::invalid(reason, "catalog", error.to_string())
+    }
+}

@@ -1,0 +1,123 @@
+//! What a session's task shares with its callers.
+
+use std::sync::Arc;
+
+use seance_core::event::Event;
+use seance_core::ids::{EventSeq, ProgramNumber, SessionId, TenantId};
+use seance_core::machine::Execute;
+use seance_core::program::{CallRecord, ProgramRecord};
+use seance_core::session::SessionRecord;
+use seance_core::store::DoneRequest;
+use tokio::sync::{mpsc, oneshot, watch, OwnedSemaphorePermit, Semaphore};
+
+use crate::error::Error;
+use crate::log::Tail;
+use crate::prepare::Prepared;
+
+/// Commands that wait for a session's task. More make their callers wait.
+pub(crate) const COMMANDS_MAX: usize = 16;
+
+/// Held by the one control that is at work (A12).
+pub(crate) type ControlGuard = OwnedSemaphorePermit;
+
+/// An answer to one command.
+pub(crate) type Reply<T> = oneshot::Sender<Result<T, Error>>;
+
+/// Which program was accepted, and where its events begin.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Accepted {
+    pub(crate) program: ProgramNumber,
+    pub(crate) first: EventSeq,
+}
+
+/// The active program at one moment.
+#[derive(Debug, Clone)]
+pub(crate) struct Snapshot {
+    pub(crate) program: ProgramRecord,
+    pub(crate) pending: Vec<CallRecord>,
+    /// Some pending call is served by nobody.
+    pub(crate) needs_answer: bool,
+}
+
+/// What callers ask of a session's task.
+pub(crate) enum Command {
+    Execute {
+        run: Box<Execute>,
+        prepared: Option<Arc<Prepared>>,
+        done: Option<DoneRequest>,
+        span: tracing::Span,
+        reply: Reply<Accepted>,
+    },
+    Stop {
+        program: Option<ProgramNumber>,
+        reason: &'static str,
+        reply: Reply<ProgramNumber>,
+    },
+    Close {
+        reason: &'static str,
+        reply: Reply<SessionRecord>,
+    },
+    Observed {
+        program: ProgramNumber,
+        up_to: EventSeq,
+    },
+    /// The active program; none when it is not active (any more).
+    Snapshot {
+        program: ProgramNumber,
+        reply: Reply<Option<Snapshot>>,
+    },
+    /// The service stops: the sandbox ends, the session stays.
+    Leave {
+        reply: oneshot::Sender<()>,
+    },
+}
+
+/// A session whose task runs.
+pub(crate) struct Shared {
+    pub(crate) tenant: TenantId,
+    pub(crate) id: SessionId,
+    pub(crate) commands: mpsc::Sender<Command>,
+    pub(crate) tail: Arc<Tail>,
+    /// The record as it was last committed.
+    pub(crate) record: watch::Sender<Arc<SessionRecord>>,
+    control: Arc<Semaphore>,
+}
+
+impl Shared {
+    pub(crate) fn new(record: &SessionRecord, commands: mpsc::Sender<Command>) -> Self {
+        Self {
+            tenant: record.tenant.clone(),
+            id: record.id,
+            commands,
+            tail: Arc::new(Tail::new(record.last_seq)),
+            record: watch::Sender::new(Arc::new(record.clone())),
+            control: Arc::new(Semaphore::new(1)),
+        }
+    }
+
+    /// Takes the control, if no one has it.
+    pub(crate) fn control(&self) -> Result<ControlGuard, Error> {
+        self.control
+            .clone()
+            .try_acquire_owned()
+            .map_err(|_| Error::ControlActive { session: self.id, note: "; it goes on, and this one changed nothing" })
+    }
+
+    /// Sends a command and waits for its answer.
+    ///
+    /// Cancel-safe: a command that was sent is done as a whole.
+    pub(crate) async fn ask<T>(&self, command: impl FnOnce(Reply<T>) -> Command) -> Result<T, Error> {
+        let (reply, answer) = oneshot::channel();
+        let gone = || Error::Refused(seance_core::machine::Refusal::Closed { session: self.id });
+        self.commands.send(command(reply)).await.map_err(|_| gone())?;
+        answer.await.map_err(|_| gone())?
+    }
+
+    /// Publishes what was committed.
+    pub(crate) fn committed(&self, events: Vec<Event>, record: Option<Arc<SessionRecord>>) {
+        if let Some(record) = record {
+            self.record.send_replace(record);
+        }
+        self.tail.publish(events);
+    }
+}

@@ -1,0 +1,648 @@
+//! The task of one session: feeds the machine, and sees to what its steps leave to do.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use seance_broker::providers::{Answered, Answers, Dispatch, Outcome, ResultLimits, SessionCalls};
+use seance_core::event::EventKind;
+use seance_core::ids::{CallId, CatalogDigest, ProgramNumber, SandboxId};
+use seance_core::link::{Addressed, FromRunner, Numbered, ToRunner};
+use seance_core::machine::{self, Action, Context, Machine, Stopping};
+use seance_core::program::{CallError, CallState};
+use seance_core::reasons;
+use seance_core::sandbox::{
+    ClaimError, ClaimRequest, Claimed, EndReason, EndUnproven, LinkEvent, LinkReceiver, LinkSender, SandboxEnd,
+    SandboxHandle,
+};
+use seance_core::session::SessionRecord;
+use seance_core::store::{Append, DoneRequest};
+use seance_core::time::Timestamp;
+use tokio::sync::{mpsc, watch};
+use tokio::task::JoinSet;
+use tracing::Instrument;
+
+use crate::commit::{broker_reason, dispatch_call, Batch, Committer, Effect};
+use crate::error::Error;
+use crate::prepare::Prepared;
+use crate::sessions::Inner;
+use crate::shared::{Accepted, Command, Reply, Shared, Snapshot};
+
+/// Steps that wait for their commit before no more frames of the runner are read: the runner is
+/// held back by the link's own flow control, nothing is cut.
+const UNCOMMITTED_STEPS_MAX: usize = 64;
+/// Arguments over this many bytes are checked on a thread of their own.
+const CHECK_INLINE_BYTES_MAX: usize = 64 * 1024;
+/// How long the end of a sandbox is waited for when no caller waits.
+const SWEEP_WAIT: Duration = Duration::from_secs(60);
+
+/// The sandbox in use.
+struct Link {
+    id: SandboxId,
+    sender: Arc<dyn LinkSender>,
+    receiver: Box<dyn LinkReceiver>,
+}
+
+/// What one pass of the task's loop brings.
+enum Input {
+    Command(Option<Command>),
+    Link(LinkEvent),
+    Answered(Answered),
+    Claimed(Result<Claimed, ClaimError>),
+    Ended(SandboxId, Result<(), EndUnproven>),
+    Drained,
+    Tick,
+}
+
+/// A session's task.
+pub(crate) struct Task {
+    inner: Arc<Inner>,
+    shared: Arc<Shared>,
+    machine: Machine,
+    commands: mpsc::Receiver<Command>,
+    committer: Committer,
+    committing: JoinSet<()>,
+    calls: Arc<SessionCalls>,
+    answers: Answers,
+    link: Option<Link>,
+    handles: HashMap<SandboxId, Arc<dyn SandboxHandle>>,
+    claims: JoinSet<Result<Claimed, ClaimError>>,
+    ends: JoinSet<(SandboxId, Result<(), EndUnproven>)>,
+    prepared: HashMap<CatalogDigest, Arc<Prepared>>,
+    declared: std::collections::HashSet<CatalogDigest>,
+    sent_catalog: Option<(SandboxId, CatalogDigest)>,
+    program_span: tracing::Span,
+    call_spans: HashMap<CallId, tracing::Span>,
+    closing: Vec<Reply<SessionRecord>>,
+    ready: watch::Sender<bool>,
+}
+
+/// What a task starts with.
+pub(crate) struct Start {
+    pub(crate) machine: Machine,
+    pub(crate) shared: Arc<Shared>,
+    pub(crate) commands: mpsc::Receiver<Command>,
+    pub(crate) claimed: Option<Claimed>,
+    pub(crate) prepared: Option<Arc<Prepared>>,
+    pub(crate) ready: watch::Sender<bool>,
+}
+
+impl Task {
+    pub(crate) fn new(inner: Arc<Inner>, start: Start) -> Self {
+        let Start { machine, shared, commands, claimed, prepared, ready } = start;
+        let grace = Duration::from_millis(machine.record().limits.provider_grace_ms);
+        let (calls, answers) = inner.providers.register(shared.id, shared.tenant.clone(), grace);
+        let calls = Arc::new(calls);
+        let (committer, work) = Committer::new(inner.store.clone(), shared.clone(), calls.clone());
+        let mut committing = JoinSet::new();
+        committing.spawn(work);
+        let mut task = Self {
+            inner,
+            shared,
+            machine,
+            commands,
+            committer,
+            committing,
+            calls,
+            answers,
+            link: None,
+            handles: HashMap::new(),
+            claims: JoinSet::new(),
+            ends: JoinSet::new(),
+            prepared: HashMap::new(),
+            declared: Default::default(),
+            sent_catalog: None,
+            program_span: tracing::Span::none(),
+            call_spans: HashMap::new(),
+            closing: Vec::new(),
+            ready,
+        };
+        if let Some(claimed) = claimed {
+            task.take_link(claimed);
+        }
+        if let Some(prepared) = prepared {
+            task.remember(prepared);
+        }
+        task
+    }
+
+    /// Carries out what was committed with the session's creation.
+    pub(crate) fn begin(&mut self, committed: Vec<Action>) {
+        let effects = committed.into_iter().filter_map(|action| self.effect(action)).collect();
+        let record = self.machine.record();
+        let append = Append::empty(record.tenant.clone(), record.id, record.epoch);
+        self.committer.commit(Batch { append, effects });
+    }
+
+    /// Runs until the session is closed, or the service leaves it.
+    pub(crate) async fn run(mut self) {
+        self.inner.metrics.sessions.inc();
+        self.settle(None, Vec::new());
+        while !self.is_over() {
+            let input = self.next_input().await;
+            if let Input::Command(Some(Command::Leave { reply })) = input {
+                self.leave().await;
+                let _ = reply.send(());
+                break;
+            }
+            self.take(input).await;
+        }
+        self.finish().await;
+    }
+
+    fn is_over(&self) -> bool {
+        self.machine.is_closed() || self.committer.gauge.is_lost()
+    }
+
+    async fn next_input(&mut self) -> Input {
+        let tick = self.machine.next_tick().map(until);
+        let may_read = self.committer.gauge.queued() < UNCOMMITTED_STEPS_MAX;
+        let gauge = self.committer.gauge.clone();
+        tokio::select! {
+            event = receive(&mut self.link), if may_read && self.link.is_some() => Input::Link(event),
+            Some(answered) = self.answers.recv() => Input::Answered(answered),
+            command = self.commands.recv() => Input::Command(command),
+            Some(claimed) = self.claims.join_next() => Input::Claimed(joined(claimed)),
+            Some(ended) = self.ends.join_next() => {
+                let (id, proof) = joined(ended);
+                Input::Ended(id, proof)
+            }
+            () = gauge.drained(), if !may_read => Input::Drained,
+            () = sleep(tick), if tick.is_some() => Input::Tick,
+        }
+    }
+
+    async fn take(&mut self, input: Input) {
+        match input {
+            Input::Command(Some(command)) => return self.command(command),
+            // The registry holds a sender for as long as the task runs.
+            Input::Command(None) | Input::Drained => return,
+            Input::Link(LinkEvent::Frame(frame)) => self.frame(frame).await,
+            Input::Link(LinkEvent::Ended(end)) => self.link_ended(end),
+            Input::Answered(answered) => self.answered(answered).await,
+            Input::Claimed(Ok(claimed)) => self.claimed(claimed),
+            Input::Claimed(Err(error)) => {
+                let message = error.to_string();
+                self.input(|machine, ctx| machine.claim_failed(ctx, &message));
+            }
+            Input::Ended(sandbox, proof) => self.ended(sandbox, proof),
+            Input::Tick => self.input(|machine, ctx| machine.tick(ctx)),
+        }
+        self.settle(None, Vec::new());
+    }
+
+    fn input<T>(&mut self, input: impl FnOnce(&mut Machine, &mut Context<'_>) -> T) -> T {
+        let mut random = random_bytes;
+        let mut ctx = Context { now: now(), random: &mut random };
+        input(&mut self.machine, &mut ctx)
+    }
+
+    fn command(&mut self, command: Command) {
+        let trouble = self.committer.gauge.in_trouble();
+        match command {
+            Command::Execute { reply, .. } if trouble => {
+                let _ = reply.send(Err(self.in_trouble()));
+            }
+            Command::Execute { run, prepared, done, span, reply } => {
+                if let Some(prepared) = prepared {
+                    self.remember(prepared);
+                }
+                match self.input(|machine, ctx| machine.execute(ctx, *run)) {
+                    Ok(program) => {
+                        self.program_span = program_span(&span, &self.shared, program);
+                        let first = self.machine.active().map_or(self.machine.record().last_seq, |p| p.first_seq);
+                        self.settle(done, vec![replying(reply, Accepted { program, first })]);
+                    }
+                    Err(refusal) => {
+                        let _ = reply.send(Err(refusal.into()));
+                    }
+                }
+            }
+            Command::Stop { program, reason, reply } => {
+                match self.input(|machine, ctx| machine.stop(ctx, program, reason)) {
+                    Ok(Stopping::Asked(program) | Stopping::AlreadyEnded(program)) => {
+                        self.settle(None, vec![replying(reply, program)]);
+                    }
+                    Err(refusal) => {
+                        let _ = reply.send(Err(refusal.into()));
+                    }
+                }
+            }
+            Command::Close { reason, reply } => {
+                self.closing.push(reply);
+                self.input(|machine, ctx| machine.close(ctx, reason));
+                self.settle(None, Vec::new());
+            }
+            Command::Observed { program, up_to } => {
+                self.input(|machine, ctx| machine.observed(ctx, program, up_to));
+                self.settle(None, Vec::new());
+            }
+            Command::Snapshot { program, reply } => {
+                let snapshot = self.snapshot(program);
+                self.settle(None, vec![replying(reply, snapshot)]);
+            }
+            Command::Leave { reply } => {
+                // The loop takes it; here only for completeness of the match.
+                let _ = reply.send(());
+            }
+        }
+    }
+
+    fn in_trouble(&self) -> Error {
+        Error::Store(seance_core::store::Error::Failed { doing: "committing earlier work", source: "it is tried again".into() })
+    }
+
+    fn snapshot(&self, program: ProgramNumber) -> Option<Snapshot> {
+        let program = self.machine.active().filter(|active| active.number == program)?;
+        let pending: Vec<_> =
+            program.calls.iter().filter(|call| call.state == CallState::Dispatched).cloned().collect();
+        let needs_answer = pending.iter().any(|call| !self.calls.is_served(&call.tool));
+        Some(Snapshot { program, pending, needs_answer })
+    }
+
+    async fn frame(&mut self, numbered: Numbered) {
+        let Some(sandbox) = self.link.as_ref().map(|link| link.id) else { return };
+        let Numbered { number, frame } = numbered;
+        let FromRunner::ToolCall { program, call, tool, arguments } = frame else {
+            return self.input(|machine, ctx| machine.frame(ctx, sandbox, Numbered { number, frame }));
+        };
+        let checked = self.check(&tool, &arguments).await;
+        self.input(|machine, ctx| {
+            machine.tool_call(ctx, sandbox, number, program, call, &tool, arguments, checked);
+        });
+    }
+
+    fn active_prepared(&self) -> Option<Arc<Prepared>> {
+        let (_, digest) = self.machine.active_catalog()?;
+        self.prepared.get(digest?).cloned()
+    }
+
+    async fn check(&self, tool: &str, arguments: &str) -> Result<machine::CheckedCall, CallError> {
+        let prepared = self.active_prepared();
+        let (Some(prepared), Some(limits)) = (prepared, self.machine.active_limits()) else {
+            return Err(CallError::new(reasons::UNKNOWN_TOOL, format!("there is no tool {tool:?}: the program has none")));
+        };
+        if arguments.len() <= CHECK_INLINE_BYTES_MAX {
+            return check(&prepared, tool, arguments, limits);
+        }
+        let (tool, arguments, limits) = (tool.to_owned(), arguments.to_owned(), limits.clone());
+        joined(tokio::task::spawn_blocking(move || check(&prepared, &tool, &arguments, &limits)).await)
+    }
+
+    async fn answered(&mut self, answered: Answered) {
+        let Answered { call, outcome, artifacts } = answered;
+        let span = self.call_spans.remove(&call).unwrap_or_else(tracing::Span::none);
+        let outcome = self.judge(call, outcome).instrument(span).await;
+        let artifacts: Vec<(String, String, Bytes)> =
+            artifacts.into_iter().map(|a| (a.name, a.media_type, a.data)).collect();
+        self.input(|machine, ctx| machine.answered(ctx, call, outcome, artifacts));
+    }
+
+    /// What an outcome of the broker means to the program.
+    async fn judge(&self, call: CallId, outcome: Outcome) -> machine::Outcome {
+        let state = outcome.state();
+        let error = outcome.error();
+        match (state, error, outcome) {
+            (_, _, Outcome::Failure(text)) => {
+                let correlation = hex(&random_bytes());
+                tracing::error!(session = %self.shared.id, call = %call, correlation, text, "a tool failed unexpectedly");
+                machine::Outcome::Broken { correlation }
+            }
+            (_, None, outcome @ (Outcome::Value(_) | Outcome::Text(_))) => self.judge_value(call, outcome).await,
+            (CallState::NotStarted, Some(error), _) => machine::Outcome::NotStarted(error),
+            (CallState::OutcomeUnknown, Some(error), _) => machine::Outcome::Unknown(error),
+            (_, Some(error), _) => machine::Outcome::Failed(error),
+            (_, None, _) => machine::Outcome::Unknown(CallError::new(reasons::OUTCOME_UNKNOWN, "the call gave no result")),
+        }
+    }
+
+    async fn judge_value(&self, call: CallId, outcome: Outcome) -> machine::Outcome {
+        let tool = self.machine.tool_of(call).map(str::to_owned);
+        let (Some(tool), Some(prepared), Some(limits)) = (tool, self.active_prepared(), self.machine.active_limits())
+        else {
+            // The program is over; the machine drops the answer.
+            return machine::Outcome::Unknown(CallError::new(reasons::OUTCOME_UNKNOWN, "the program is over"));
+        };
+        let size = match &outcome {
+            Outcome::Value(text) | Outcome::Text(text) => text.len(),
+            _ => 0,
+        };
+        let limits = limits.clone();
+        let checked = if size <= CHECK_INLINE_BYTES_MAX {
+            prepared.compiled.check_result(&tool, outcome, &limits)
+        } else {
+            let check = move || prepared.compiled.check_result(&tool, outcome, &limits);
+            joined(tokio::task::spawn_blocking(check).await)
+        };
+        match checked {
+            Ok(value) => machine::Outcome::Finished(value),
+            Err(error) => machine::Outcome::Failed(error),
+        }
+    }
+
+    fn take_link(&mut self, claimed: Claimed) {
+        let Claimed { id, sender, receiver, handle, .. } = claimed;
+        self.handles.insert(id, handle);
+        self.link = Some(Link { id, sender, receiver });
+    }
+
+    fn claimed(&mut self, claimed: Claimed) {
+        let (id, version) = (claimed.id, claimed.engine_version.clone());
+        self.take_link(claimed);
+        self.input(|machine, ctx| machine.sandbox_claimed(ctx, id, &version));
+    }
+
+    fn link_ended(&mut self, end: SandboxEnd) {
+        let Some(link) = self.link.take() else { return };
+        self.input(|machine, ctx| machine.sandbox_ended(ctx, link.id, end));
+    }
+
+    fn ended(&mut self, sandbox: SandboxId, proof: Result<(), EndUnproven>) {
+        match proof {
+            Ok(()) => {
+                self.handles.remove(&sandbox);
+                self.input(|machine, ctx| machine.end_proven(ctx, sandbox));
+            }
+            Err(EndUnproven { message }) => {
+                tracing::warn!(session = %self.shared.id, %sandbox, message, "the end of a sandbox is not proven");
+                let session = self.shared.id;
+                for reply in self.closing.drain(..) {
+                    let _ = reply.send(Err(Error::CleanupUnproven { session, message: message.clone() }));
+                }
+                self.end_sandbox(sandbox, EndReason::Released, SWEEP_WAIT);
+            }
+        }
+    }
+
+    fn end_sandbox(&mut self, sandbox: SandboxId, reason: EndReason, within: Duration) {
+        match self.handles.get(&sandbox).cloned() {
+            Some(handle) => {
+                self.ends.spawn(async move { (sandbox, handle.end(reason, within).await) });
+            }
+            None => {
+                self.ends.spawn(std::future::ready((sandbox, Ok(()))));
+            }
+        }
+    }
+
+    fn claim(&mut self) {
+        let record = self.machine.record();
+        let request = ClaimRequest {
+            tenant: record.tenant.clone(),
+            engine: record.engine.clone(),
+            memory_bytes: record.limits.memory_bytes,
+            wait: self.inner.config.claim_wait,
+        };
+        let backend = self.inner.backend.clone();
+        self.claims.spawn(async move { backend.claim(request).await });
+    }
+
+    /// Sees to what the machine's last inputs left to do.
+    fn settle(&mut self, done: Option<DoneRequest>, mut effects: Vec<Effect>) {
+        let step = self.machine.take_step();
+        let commits = step.commits() || done.is_some();
+        for event in &step.events {
+            self.inner.metrics.count(&event.kind);
+            self.trace(&event.kind);
+        }
+        for action in step.now {
+            self.do_now(action);
+        }
+        let mut waiting: Vec<Effect> = step.committed.into_iter().filter_map(|action| self.effect(action)).collect();
+        waiting.append(&mut effects);
+        if self.machine.is_closed() {
+            let record = self.machine.record().clone();
+            waiting.extend(self.closing.drain(..).map(|reply| replying(reply, record.clone())));
+        }
+        if !commits && waiting.is_empty() {
+            return;
+        }
+        let record = self.machine.record();
+        let append = Append {
+            events: step.events,
+            record: step.record_changed.then(|| Box::new(record.clone())),
+            programs: step.programs,
+            blobs: step.blobs,
+            uses_sandbox: step.uses_sandbox,
+            acknowledges: step.acknowledges,
+            done,
+            ..Append::empty(record.tenant.clone(), record.id, record.epoch)
+        };
+        self.committer.commit(Batch { append, effects: waiting });
+        if self.machine.sandbox_ready() != *self.ready.borrow() {
+            self.ready.send_replace(self.machine.sandbox_ready());
+        }
+    }
+
+    fn do_now(&mut self, action: Action) {
+        match action {
+            Action::Claim => self.claim(),
+            Action::EndSandbox { sandbox, reason } => {
+                if self.link.as_ref().is_some_and(|link| link.id == sandbox) {
+                    self.link = None;
+                }
+                let within = self.machine.record().limits.cleanup();
+                self.end_sandbox(sandbox, reason, within);
+            }
+            Action::CancelCall { id, reason } => {
+                self.calls.cancel(id, broker_reason(reason));
+            }
+            Action::Dispatch(dispatch) => {
+                let dispatch = self.broker_dispatch(dispatch);
+                dispatch_call(&self.calls, dispatch);
+            }
+            Action::CallRecorded(id) => self.calls.recorded(id),
+            Action::SendCatalog(_) | Action::Send(_) => {
+                if let Some(Effect::Send { to, frame }) = self.effect(action) {
+                    self.send_now(to, frame);
+                }
+            }
+        }
+    }
+
+    /// Sends without waiting where the link takes it; else as a task, so that a runner that does not
+    /// read holds nobody up.
+    fn send_now(&mut self, to: Arc<dyn LinkSender>, frame: Addressed) {
+        let mut sending: std::pin::Pin<Box<dyn Future<Output = ()> + Send>> =
+            Box::pin(async move { drop(to.send(frame).await) });
+        let waker = std::task::Waker::noop();
+        if sending.as_mut().poll(&mut std::task::Context::from_waker(waker)).is_pending() {
+            self.committing.spawn(sending);
+        }
+    }
+
+    fn effect(&mut self, action: Action) -> Option<Effect> {
+        let epoch = self.machine.record().epoch;
+        match action {
+            Action::Send(frame) => {
+                let to = self.link.as_ref()?.sender.clone();
+                Some(Effect::Send { to, frame: Addressed { epoch, frame } })
+            }
+            Action::SendCatalog(digest) => {
+                let link = self.link.as_ref()?;
+                let sent = Some((link.id, digest.clone()));
+                if self.sent_catalog == sent {
+                    return None;
+                }
+                let tools = self.prepared.get(&digest)?.tools.clone();
+                let to = link.sender.clone();
+                self.sent_catalog = sent;
+                Some(Effect::Send { to, frame: Addressed { epoch, frame: ToRunner::Catalog { digest, tools } } })
+            }
+            Action::Dispatch(dispatch) => Some(Effect::Dispatch(self.broker_dispatch(dispatch))),
+            Action::CancelCall { id, reason } => Some(Effect::Cancel { id, reason }),
+            Action::CallRecorded(id) => Some(Effect::Recorded(id)),
+            Action::Claim | Action::EndSandbox { .. } => {
+                self.do_now(action);
+                None
+            }
+        }
+    }
+
+    fn broker_dispatch(&mut self, dispatch: machine::Dispatch) -> Dispatch {
+        let machine::Dispatch { id, tool, arguments, timeout, repeatable } = dispatch;
+        let span = tracing::info_span!(
+            parent: &self.program_span, "tool_call",
+            tenant = %self.shared.tenant, session = %id.session, program = id.program.0, call = %id, tool,
+        );
+        let traceparent = (self.inner.config.traceparent)(&span).map(Into::into);
+        self.call_spans.insert(id, span);
+        let limits = self.machine.active_limits().unwrap_or(&self.machine.record().limits);
+        Dispatch {
+            id,
+            tool: tool.into(),
+            arguments: arguments.into(),
+            timeout,
+            repeatable,
+            maybe_seen: false,
+            traceparent,
+            limits: ResultLimits::from(limits),
+        }
+    }
+
+    fn trace(&mut self, kind: &EventKind) {
+        match kind {
+            EventKind::CallEnded { record, .. } => {
+                self.call_spans.remove(&record.id);
+            }
+            EventKind::ProgramEnded(record) => {
+                let span = std::mem::replace(&mut self.program_span, tracing::Span::none());
+                span.record("state", format!("{:?}", record.state));
+                tracing::info!(
+                    parent: &span, tenant = %self.shared.tenant, session = %self.shared.id, program = record.number.0,
+                    state = ?record.state, reason = record.reason, n_calls = record.n_calls, cpu_us = record.usage.cpu_us,
+                    wall_us = record.usage.wall_us, "program ended"
+                );
+                self.call_spans.clear();
+            }
+            _ => {}
+        }
+    }
+
+    fn remember(&mut self, prepared: Arc<Prepared>) {
+        if self.declared.insert(prepared.digest.clone()) {
+            self.calls.declare_tools(prepared.tools.iter().map(|tool| tool.name.as_str().into()));
+        }
+        // Only the session's own catalog and the newest are ever looked at again.
+        let own = self.machine.record().catalog.clone();
+        self.prepared.retain(|digest, _| Some(digest) == own.as_ref());
+        self.prepared.insert(prepared.digest.clone(), prepared);
+    }
+
+    /// The service stops: a local sandbox can't outlive it, the session can.
+    async fn leave(&mut self) {
+        if let Some(sandbox) = self.machine.sandbox_id() {
+            let end = SandboxEnd::new(EndReason::ServiceStopped);
+            self.input(|machine, ctx| machine.sandbox_ended(ctx, sandbox, end));
+            self.settle(None, Vec::new());
+        }
+        while let Some(ended) = self.ends.join_next().await {
+            let (sandbox, proof) = joined(ended);
+            if proof.is_ok() {
+                self.input(|machine, ctx| machine.end_proven(ctx, sandbox));
+                self.settle(None, Vec::new());
+            }
+        }
+    }
+
+    async fn finish(self) {
+        let Self { inner, shared, committer, mut committing, claims, calls, link, .. } = self;
+        drop((link, claims));
+        drop(committer);
+        while committing.join_next().await.is_some() {}
+        calls.local_calls_ended().await;
+        inner.metrics.sessions.dec();
+        inner.forget(&shared);
+    }
+}
+
+async fn receive(link: &mut Option<Link>) -> LinkEvent {
+    match link {
+        Some(link) => link.receiver.recv().await,
+        None => std::future::pending().await,
+    }
+}
+
+async fn sleep(until: Option<tokio::time::Instant>) {
+    match until {
+        Some(at) => tokio::time::sleep_until(at).await,
+        None => std::future::pending().await,
+    }
+}
+
+fn until(at: Timestamp) -> tokio::time::Instant {
+    tokio::time::Instant::now() + at.since(now()) + Duration::from_millis(1)
+}
+
+/// A task of ours never panics and is never aborted while it is awaited; if one did panic, the
+/// panic goes on here.
+fn joined<T>(result: Result<T, tokio::task::JoinError>) -> T {
+    match result {
+        Ok(value) => value,
+        Err(error) => std::panic::resume_unwind(error.into_panic()),
+    }
+}
+
+fn replying<T: Send + 'static>(reply: Reply<T>, value: T) -> Effect {
+    Effect::Reply(Box::new(move |committed| {
+        let _ = reply.send(committed.map(|()| value));
+    }))
+}
+
+fn check(
+    prepared: &Prepared,
+    tool: &str,
+    arguments: &str,
+    limits: &seance_core::limits::Limits,
+) -> Result<machine::CheckedCall, CallError> {
+    let checked = prepared.compiled.check(tool, arguments, limits)?;
+    Ok(machine::CheckedCall {
+        tool: checked.tool.name.clone(),
+        read_only: checked.tool.read_only,
+        repeatable: checked.tool.repeatable(),
+        timeout: checked.tool.timeout,
+        arguments: checked.arguments,
+    })
+}
+
+fn program_span(parent: &tracing::Span, shared: &Shared, program: ProgramNumber) -> tracing::Span {
+    tracing::info_span!(
+        parent: parent, "program",
+        tenant = %shared.tenant, session = %shared.id, program = program.0, state = tracing::field::Empty,
+    )
+}
+
+/// The wall clock.
+pub(crate) fn now() -> Timestamp {
+    Timestamp::from_system(std::time::SystemTime::now())
+}
+
+/// Random bytes for ids.
+pub(crate) fn random_bytes() -> [u8; 10] {
+    rand::random()
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
