@@ -1,1 +1,13 @@
-//! seance-server
+//! The gRPC edge: authentication, conversion, status mapping, configuration, telemetry, wiring.
+//!
+//! A handler parses and authorises, sends one command to the session's task and awaits the reply. A
+//! handler that is dropped leaves nothing half done.
+
+pub mod admin;
+pub mod auth;
+pub mod config;
+pub mod listener;
+pub mod metrics;
+pub mod request;
+pub mod status;
+pub mod telemetry;
