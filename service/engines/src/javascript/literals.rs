@@ -1,0 +1,68 @@
+//! JSON values and keys as TypeScript.
+
+use serde_json::{Number, Value};
+
+use super::comments::inline;
+use super::is_identifier;
+use super::types::Type;
+
+/// The largest integer that a number holds exactly, together with all below it.
+const SAFE_INTEGER_MAX: u64 = (1 << 53) - 1;
+
+/// The type of exactly this value.
+pub(super) fn literal(value: &Value, depth_left: usize) -> Type {
+    let inside = |value: &Value| literal(value, depth_left - 1).text;
+    match value {
+        Value::Null => Type::atom("null"),
+        Value::Bool(value) => Type::atom(value.to_string()),
+        Value::Number(number) => Type::atom(number_literal(number)),
+        Value::String(text) => Type::atom(quoted(text)),
+        Value::Array(_) | Value::Object(_) if depth_left == 0 => {
+            Type::atom(format!("unknown {}", inline("too deep to show")))
+        }
+        Value::Array(items) => {
+            Type::atom(format!("[{}]", items.iter().map(inside).collect::<Vec<_>>().join(", ")))
+        }
+        Value::Object(entries) if entries.is_empty() => Type::atom("Record<string, never>"),
+        Value::Object(entries) => {
+            let members: Vec<_> =
+                entries.iter().map(|(name, value)| format!("{}: {}", key(name), inside(value))).collect();
+            Type::atom(format!("{{ {} }}", members.join("; ")))
+        }
+    }
+}
+
+/// A number as it is written; an integer that is a bigint in programs, as one.
+fn number_literal(number: &Number) -> String {
+    let text = number.to_string();
+    let digits = text.strip_prefix('-').unwrap_or(&text);
+    let is_integer = digits.bytes().all(|b| b.is_ascii_digit());
+    let is_safe = digits.parse::<u64>().is_ok_and(|n| n <= SAFE_INTEGER_MAX);
+    if is_integer && !is_safe { format!("{text}n") } else { text }
+}
+
+/// A key of an object type, in quotes where it needs them (G6).
+pub(super) fn key(name: &str) -> String {
+    if is_identifier(name) { name.to_owned() } else { quoted(name) }
+}
+
+/// A string in quotes. What ends a line or can't be seen is escaped.
+fn quoted(text: &str) -> String {
+    let mut out = String::from("\"");
+    for c in text.chars() {
+        match c {
+            '"' | '\\' => out.extend(['\\', c]),
+            '\n' => out += "\\n",
+            '\t' => out += "\\t",
+            '\r' => out += "\\r",
+            c if c.is_control()
+                || matches!(c, '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}' | '\u{feff}') =>
+            {
+                out += &format!("\\u{:04x}", c as u32);
+            }
+            c => out.push(c),
+        }
+    }
+    out.push('"');
+    out
+}
