@@ -6,8 +6,8 @@
 //! nothing that was acknowledged is lost.
 
 use std::collections::VecDeque;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use seance_broker::providers::{Dispatch, SessionCalls};
@@ -17,7 +17,7 @@ use seance_core::machine::CancelReason;
 use seance_core::sandbox::LinkSender;
 use seance_core::session::SessionRecord;
 use seance_core::store::{self, Append, SessionStore};
-use tokio::sync::{mpsc, Notify};
+use tokio::sync::{Notify, mpsc};
 
 use crate::error::Error;
 use crate::shared::Shared;
@@ -30,9 +30,15 @@ const RETRY_MAX: Duration = Duration::from_secs(2);
 
 /// Something that waits for a commit.
 pub(crate) enum Effect {
-    Send { to: Arc<dyn LinkSender>, frame: Addressed },
+    Send {
+        to: Arc<dyn LinkSender>,
+        frame: Addressed,
+    },
     Dispatch(Dispatch),
-    Cancel { id: CallId, reason: CancelReason },
+    Cancel {
+        id: CallId,
+        reason: CancelReason,
+    },
     Recorded(CallId),
     /// An answer to a caller; told whether the commit went through.
     Reply(Box<dyn FnOnce(Result<(), Error>) + Send>),

@@ -132,7 +132,9 @@ impl Error {
     /// When a retry makes sense, where that is known better than "later".
     pub fn retry_after(&self) -> Option<Duration> {
         match self {
-            Error::Sandbox(ClaimError::Exhausted { .. }) | Error::TooMany { .. } => Some(Duration::from_secs(1)),
+            Error::Sandbox(ClaimError::Exhausted { .. }) | Error::TooMany { .. } => {
+                Some(Duration::from_secs(1))
+            }
             Error::ControlActive { .. } => Some(Duration::from_millis(100)),
             _ => None,
         }

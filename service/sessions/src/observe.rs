@@ -212,7 +212,9 @@ impl Observer {
                 self.look_for_pending = self.options.return_on_pending_call;
                 Ok(None)
             }
-            EventKind::ProgramEnded(record) => self.ended(record).map(|done| Some(Observed::Done(Box::new(done)))),
+            EventKind::ProgramEnded(record) => {
+                self.ended(record).map(|done| Some(Observed::Done(Box::new(done))))
+            }
             _ => Ok(None),
         }
     }
@@ -262,7 +264,12 @@ impl Observer {
         Ok(Some(self.observation(Status::StillWorking, record, pending)))
     }
 
-    fn observation(&mut self, status: Status, program: ProgramRecord, pending_calls: Vec<CallRecord>) -> Observation {
+    fn observation(
+        &mut self,
+        status: Status,
+        program: ProgramRecord,
+        pending_calls: Vec<CallRecord>,
+    ) -> Observation {
         let collected = std::mem::replace(&mut self.output, Collected::new(1));
         let separated = collected.separated;
         let (output, cut) = collected.finish();
@@ -314,7 +321,8 @@ impl Collected {
     fn new(max_tokens: u64) -> Self {
         // One byte more than half the budget keeps the cut inside what is kept, and three more a
         // character that the cut would split.
-        let ends_bytes = usize::try_from(max_tokens.saturating_mul(text::BYTES_PER_TOKEN)).unwrap_or(usize::MAX);
+        let ends_bytes =
+            usize::try_from(max_tokens.saturating_mul(text::BYTES_PER_TOKEN)).unwrap_or(usize::MAX);
         Self {
             max_tokens,
             ends_bytes,

@@ -75,8 +75,10 @@ impl Preparer {
     }
 
     async fn check(&self, engine: &str, catalog: &Catalog) -> Result<Arc<Prepared>, Error> {
-        let names = seance_engines::engine::by_name(engine)
-            .ok_or_else(|| Error::invalid(reasons::ENGINE_NOT_FOUND, "engine", format!("there is no engine {engine:?}")))?
+        let names = seance_engines::by_name(engine)
+            .ok_or_else(|| {
+                Error::invalid(reasons::ENGINE_NOT_FOUND, "engine", format!("there is no engine {engine:?}"))
+            })?
             .names(catalog)
             .map_err(|error| Error::invalid(reasons::CATALOG_NAME_CLASH, "catalog", error.to_string()))?;
         let digest = catalog.digest();
@@ -94,7 +96,11 @@ impl Preparer {
         Ok(Arc::new(Prepared { digest, compiled, tools }))
     }
 
-    async fn compile(&self, digest: &CatalogDigest, catalog: &Catalog) -> Result<Arc<CompiledCatalog>, Error> {
+    async fn compile(
+        &self,
+        digest: &CatalogDigest,
+        catalog: &Catalog,
+    ) -> Result<Arc<CompiledCatalog>, Error> {
         self.catalogs
             .get_or_compile(digest, catalog)
             .await
@@ -106,7 +112,9 @@ impl Preparer {
 impl From<catalog::Error> for Error {
     fn from(error: catalog::Error) -> Self {
         let reason = match error {
-            catalog::Error::TooManyTools { .. } | catalog::Error::TooLarge { .. } => reasons::CATALOG_TOO_LARGE,
+            catalog::Error::TooManyTools { .. } | catalog::Error::TooLarge { .. } => {
+                reasons::CATALOG_TOO_LARGE
+            }
             catalog::Error::BadName { .. } => reasons::INVALID_CATALOG,
             catalog::Error::DuplicateName { .. } => reasons::CATALOG_NAME_CLASH,
         };

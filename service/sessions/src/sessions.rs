@@ -19,7 +19,7 @@ use seance_core::reasons;
 use seance_core::sandbox::{ClaimRequest, SandboxBackend};
 use seance_core::session::{SessionRecord, SessionState};
 use seance_core::store::{
-    Append, BlobInfo, DoneRequest, SessionFilter, SessionStore, IDEMPOTENCY_KEY_BYTES_MAX,
+    Append, BlobInfo, DoneRequest, IDEMPOTENCY_KEY_BYTES_MAX, SessionFilter, SessionStore,
 };
 use seance_core::value::{Bounds, JsonText};
 use tokio::sync::{mpsc, watch};
@@ -28,11 +28,11 @@ use tokio_util::task::TaskTracker;
 use crate::error::Error;
 use crate::log::{Follower, Reader};
 use crate::metrics::Metrics;
-use crate::observe::{cursor, ObserveOptions, Observation, Observed, Observer, OUTPUT_TOKENS_DEFAULT};
+use crate::observe::{OUTPUT_TOKENS_DEFAULT, Observation, ObserveOptions, Observed, Observer, cursor};
 use crate::prepare::{Prepared, Preparer};
 use crate::requests::{CatalogSource, ExecuteRequest, Idempotency, OpenRequest, StopRequest};
-use crate::shared::{Command, ControlGuard, Shared, COMMANDS_MAX};
-use crate::task::{now, random_bytes, Start, Task};
+use crate::shared::{COMMANDS_MAX, Command, ControlGuard, Shared};
+use crate::task::{Start, Task, now, random_bytes};
 
 /// The most labels of a session.
 const LABELS_MAX: usize = 16;
@@ -49,6 +49,8 @@ pub struct Config {
     pub claim_wait: Duration,
     /// Open sessions of one tenant.
     pub max_sessions: usize,
+    /// Programs of one tenant that are queued or run.
+    pub max_running: usize,
     /// How long a sandbox is kept with no program running, when the caller does not say.
     pub idle_timeout: Duration,
     /// How long a session lives, when the caller does not say.
@@ -64,6 +66,7 @@ impl Default for Config {
         Self {
             claim_wait: Duration::from_secs(30),
             max_sessions: 1_000,
+            max_running: 1_000,
             idle_timeout: Duration::from_secs(5 * 60),
             session_ttl: Duration::from_secs(24 * 3600),
             redact_source: false,
@@ -198,7 +201,8 @@ impl Sessions {
         let sessions = self.clone();
         let tenant = tenant.clone();
         let span = tracing::Span::current();
-        let opening = tracing::Instrument::instrument(async move { sessions.open_owned(&tenant, request).await }, span);
+        let opening =
+            tracing::Instrument::instrument(async move { sessions.open_owned(&tenant, request).await }, span);
         self.inner.tasks.spawn(opening).await.map_err(|_| Error::Stopping)?
     }
 
@@ -206,7 +210,8 @@ impl Sessions {
         let began = std::time::Instant::now();
         let once = match self.once(tenant, "Open", request.idempotency.as_ref()).await? {
             Once::Before(done) => {
-                let id = done.outcome.parse().map_err(|_| internal("an idempotency record names no session"))?;
+                let id =
+                    done.outcome.parse().map_err(|_| internal("an idempotency record names no session"))?;
                 return self.get(tenant, id).await;
             }
             Once::First(once) => once,
@@ -238,7 +243,8 @@ impl Sessions {
             ..Append::empty(tenant.clone(), record.id, record.epoch)
         };
         if let Err(error) = self.inner.store.create(record.clone(), first).await {
-            let unproven = handle.end(seance_core::sandbox::EndReason::Released, record.limits.cleanup()).await;
+            let unproven =
+                handle.end(seance_core::sandbox::EndReason::Released, record.limits.cleanup()).await;
             drop(unproven);
             return Err(error.into());
         }
@@ -274,7 +280,8 @@ impl Sessions {
         let idle_timeout = request.idle_timeout.unwrap_or(self.inner.config.idle_timeout);
         for (field, duration) in [("session_ttl", ttl), ("idle_timeout", idle_timeout)] {
             if duration.is_zero() || duration > SESSION_TTL_MAX {
-                let message = format!("{field} can be up to {} days and not zero", SESSION_TTL_MAX.as_secs() / 86_400);
+                let message =
+                    format!("{field} can be up to {} days and not zero", SESSION_TTL_MAX.as_secs() / 86_400);
                 return Err(Error::invalid(reasons::LIMIT_OUT_OF_RANGE, field, message));
             }
         }
@@ -304,7 +311,7 @@ impl Sessions {
     }
 
     fn check_engine(&self, name: &str) -> Result<(), Error> {
-        let known = seance_engines::engine::by_name(name).is_some();
+        let known = seance_engines::by_name(name).is_some();
         let status = self.inner.backend.engines().into_iter().find(|status| status.name == name);
         match (known, status.map(|status| status.version)) {
             (true, Some(Ok(_))) => Ok(()),
@@ -317,7 +324,8 @@ impl Sessions {
                 Err(Error::invalid(reasons::ENGINE_UNAVAILABLE, "engine", message))
             }
             (false, _) => {
-                let message = format!("there is no engine {:?}; Engines.List tells which there are", shortened(name));
+                let message =
+                    format!("there is no engine {:?}; Engines.List tells which there are", shortened(name));
                 Err(Error::invalid(reasons::ENGINE_NOT_FOUND, "engine", message))
             }
         }
@@ -337,8 +345,11 @@ impl Sessions {
         let sessions = self.clone();
         let tenant = tenant.clone();
         let span = tracing::Span::current();
-        let accepting = async move { sessions.accept(&tenant, &shared, request, span).await.map(|program| (program, shared)) };
-        let ((program, first), shared) = self.inner.tasks.spawn(accepting).await.map_err(|_| Error::Stopping)??;
+        let accepting = async move {
+            sessions.accept(&tenant, &shared, request, span).await.map(|program| (program, shared))
+        };
+        let ((program, first), shared) =
+            self.inner.tasks.spawn(accepting).await.map_err(|_| Error::Stopping)??;
         let reader = Reader::new(session, first, Some(shared.tail.clone()), self.inner.store.clone());
         Ok(Observer::new(session, program, Some(shared), reader, options, control))
     }
@@ -352,19 +363,20 @@ impl Sessions {
     ) -> Result<(ProgramNumber, EventSeq), Error> {
         let once = match self.once(tenant, "Execute", request.idempotency.as_ref()).await? {
             Once::Before(done) => {
-                let number = done.outcome.parse().map_err(|_| internal("an idempotency record names no program"))?;
+                let number =
+                    done.outcome.parse().map_err(|_| internal("an idempotency record names no program"))?;
                 let number = ProgramNumber(number);
                 let program = self.program_record(shared.id, number).await?;
                 return Ok((number, program.first_seq));
             }
             Once::First(once) => once,
         };
+        self.refuse_too_many_programs(tenant)?;
         let record = shared.record.borrow().clone();
         let (run, prepared) = self.checked_run(tenant, &record, request).await?;
         let done = once.done((record.last_program + 1).to_string());
-        let accepted = shared
-            .ask(|reply| Command::Execute { run: Box::new(run), prepared, done, span, reply })
-            .await?;
+        let accepted =
+            shared.ask(|reply| Command::Execute { run: Box::new(run), prepared, done, span, reply }).await?;
         Ok((accepted.program, accepted.first))
     }
 
@@ -374,7 +386,8 @@ impl Sessions {
         record: &SessionRecord,
         request: ExecuteRequest,
     ) -> Result<(Execute, Option<Arc<Prepared>>), Error> {
-        let limits = record.limits.lowered(request.limits.iter().map(|(name, value)| (name.as_str(), *value)))?;
+        let limits =
+            record.limits.lowered(request.limits.iter().map(|(name, value)| (name.as_str(), *value)))?;
         let source = checked_source(&request.source, &limits)?;
         let language = checked_language(&record.engine, request.language)?;
         let inputs = request.inputs.map(|text| checked_inputs(text, &limits)).transpose()?;
@@ -465,9 +478,9 @@ impl Sessions {
                 self.remember_done(tenant, shared, once.done(stopped.to_string())).await;
                 stopped
             }
-            (_, Once::Before(done)) => {
-                ProgramNumber(done.outcome.parse().map_err(|_| internal("an idempotency record names no program"))?)
-            }
+            (_, Once::Before(done)) => ProgramNumber(
+                done.outcome.parse().map_err(|_| internal("an idempotency record names no program"))?,
+            ),
             (Found::Kept(_), Once::First(_)) => request.program.ok_or(Refusal::NoActiveProgram)?,
         };
         let window = found.record().limits.cleanup() + STOP_MARGIN;
@@ -578,7 +591,12 @@ impl Sessions {
     }
 
     /// A blob's facts.
-    pub async fn blob_info(&self, tenant: &TenantId, session: SessionId, id: BlobId) -> Result<BlobInfo, Error> {
+    pub async fn blob_info(
+        &self,
+        tenant: &TenantId,
+        session: SessionId,
+        id: BlobId,
+    ) -> Result<BlobInfo, Error> {
         self.find(tenant, session).await?;
         self.inner.store.blob_info(session, id).await?.ok_or_else(|| {
             Error::invalid(reasons::BLOB_NOT_FOUND, "blob_id", format!("session {session} has no blob {id}"))
@@ -586,7 +604,13 @@ impl Sessions {
     }
 
     /// Bytes of a blob of which [`Sessions::blob_info`] was asked before.
-    pub async fn blob(&self, session: SessionId, id: BlobId, offset: u64, n_max: usize) -> Result<Bytes, Error> {
+    pub async fn blob(
+        &self,
+        session: SessionId,
+        id: BlobId,
+        offset: u64,
+        n_max: usize,
+    ) -> Result<Bytes, Error> {
         Ok(self.inner.store.blob(session, id, offset, n_max).await?)
     }
 
@@ -629,8 +653,12 @@ impl Sessions {
         let Found::Live(shared) = self.find(tenant, session).await? else {
             return Err(not_pending(call));
         };
-        let mut reader =
-            Reader::new(session, shared.tail.last().next(), Some(shared.tail.clone()), self.inner.store.clone());
+        let mut reader = Reader::new(
+            session,
+            shared.tail.last().next(),
+            Some(shared.tail.clone()),
+            self.inner.store.clone(),
+        );
         self.inner.providers.answer(session, call, result).map_err(|error| match error {
             AnswerError::NotFound => self.why_no_call(&shared, call),
             AnswerError::NotPending => not_pending(call),
@@ -641,7 +669,8 @@ impl Sessions {
         })?;
         loop {
             let events = reader.read().await?;
-            let ended = |kind: &EventKind| matches!(kind, EventKind::CallEnded { record, .. } if record.id == call);
+            let ended =
+                |kind: &EventKind| matches!(kind, EventKind::CallEnded { record, .. } if record.id == call);
             if events.iter().any(|event| ended(&event.kind)) {
                 self.remember_done(tenant, &shared, once.done(String::new())).await;
                 return Ok(());
@@ -654,10 +683,17 @@ impl Sessions {
 
     fn why_no_call(&self, shared: &Shared, call: CallId) -> Error {
         let record = shared.record.borrow();
-        if call.session == shared.id && call.program.0 <= record.last_program && Some(call.program) != record.active_program {
+        if call.session == shared.id
+            && call.program.0 <= record.last_program
+            && Some(call.program) != record.active_program
+        {
             return not_pending(call);
         }
-        Error::invalid(reasons::CALL_NOT_FOUND, "call_id", format!("session {} has no call {call}", shared.id))
+        Error::invalid(
+            reasons::CALL_NOT_FOUND,
+            "call_id",
+            format!("session {} has no call {call}", shared.id),
+        )
     }
 
     /// Whether a tenant has a session, for providers that attach.
@@ -708,10 +744,16 @@ impl Sessions {
         self.inner.store.close().await;
     }
 
-    async fn control(&self, tenant: &TenantId, session: SessionId) -> Result<(ControlGuard, Arc<Shared>), Error> {
+    async fn control(
+        &self,
+        tenant: &TenantId,
+        session: SessionId,
+    ) -> Result<(ControlGuard, Arc<Shared>), Error> {
         match self.find(tenant, session).await? {
             Found::Live(shared) => Ok((shared.control()?, shared)),
-            Found::Kept(record) if record.reason == reasons::SESSION_TTL => Err(Refusal::Expired { session }.into()),
+            Found::Kept(record) if record.reason == reasons::SESSION_TTL => {
+                Err(Refusal::Expired { session }.into())
+            }
             Found::Kept(_) => Err(Refusal::Closed { session }.into()),
         }
     }
@@ -719,13 +761,21 @@ impl Sessions {
     async fn find(&self, tenant: &TenantId, session: SessionId) -> Result<Found, Error> {
         let live = self.inner.lock().sessions.get(&session).cloned();
         if let Some(shared) = live {
-            return if shared.tenant == *tenant { Ok(Found::Live(shared)) } else { Err(Error::NoSession { session }) };
+            return if shared.tenant == *tenant {
+                Ok(Found::Live(shared))
+            } else {
+                Err(Error::NoSession { session })
+            };
         }
         let record = self.inner.store.session(tenant, session).await?.ok_or(Error::NoSession { session })?;
         Ok(Found::Kept(Arc::new(record)))
     }
 
-    async fn program_record(&self, session: SessionId, number: ProgramNumber) -> Result<ProgramRecord, Error> {
+    async fn program_record(
+        &self,
+        session: SessionId,
+        number: ProgramNumber,
+    ) -> Result<ProgramRecord, Error> {
         let found = self.inner.store.program(session, number).await?;
         found.ok_or(Error::Refused(Refusal::NoSuchProgram { program: number }))
     }
@@ -739,10 +789,26 @@ impl Sessions {
         let n_opening = live.opening.entry(tenant.clone()).or_default();
         let max = self.inner.config.max_sessions;
         if n_open + *n_opening >= max {
-            return Err(Error::TooMany { message: format!("tenant {tenant} has {max} open sessions, which is its limit") });
+            return Err(Error::TooMany {
+                message: format!("tenant {tenant} has {max} open sessions, which is its limit"),
+            });
         }
         *n_opening += 1;
         Ok(Room { inner: self.inner.clone(), tenant: tenant.clone() })
+    }
+
+    fn refuse_too_many_programs(&self, tenant: &TenantId) -> Result<(), Error> {
+        let of_tenant = |shared: &&Arc<Shared>| shared.tenant == *tenant;
+        let is_active = |shared: &Arc<Shared>| shared.record.borrow().active_program.is_some();
+        let live = self.inner.lock();
+        let n_active = live.sessions.values().filter(of_tenant).filter(|shared| is_active(shared)).count();
+        let max = self.inner.config.max_running;
+        if n_active >= max {
+            return Err(Error::TooMany {
+                message: format!("tenant {tenant} has {max} active programs, which is its limit"),
+            });
+        }
+        Ok(())
     }
 
     async fn once(
@@ -899,7 +965,10 @@ fn not_pending(call: CallId) -> Error {
 }
 
 fn internal(message: &'static str) -> Error {
-    Error::Store(seance_core::store::Error::Failed { doing: "reading an idempotency record", source: message.into() })
+    Error::Store(seance_core::store::Error::Failed {
+        doing: "reading an idempotency record",
+        source: message.into(),
+    })
 }
 
 fn shortened(text: &str) -> String {
@@ -907,7 +976,7 @@ fn shortened(text: &str) -> String {
 }
 
 fn check_options(engine: &str, options: &[String]) -> Result<(), Error> {
-    let Some(engine) = seance_engines::engine::by_name(engine) else { return Ok(()) };
+    let Some(engine) = seance_engines::by_name(engine) else { return Ok(()) };
     engine
         .check_options(options)
         .map_err(|error| Error::invalid(reasons::UNSUPPORTED, "engine_options", error.to_string()))
@@ -918,13 +987,16 @@ fn check_labels(labels: &BTreeMap<String, String>) -> Result<(), Error> {
     if labels.len() <= LABELS_MAX && labels.iter().all(|(name, value)| fits(name) && fits(value)) {
         return Ok(());
     }
-    let message = format!("there can be {LABELS_MAX} labels of {LABEL_CHARS_MAX} characters, without control characters");
+    let message = format!(
+        "there can be {LABELS_MAX} labels of {LABEL_CHARS_MAX} characters, without control characters"
+    );
     Err(Error::invalid(reasons::INVALID_REQUEST, "labels", message))
 }
 
 fn checked_source(source: &[u8], limits: &Limits) -> Result<String, Error> {
     if source.len() as u64 > limits.source_bytes {
-        let message = format!("the source has {} bytes, over the limit of {}", source.len(), limits.source_bytes);
+        let message =
+            format!("the source has {} bytes, over the limit of {}", source.len(), limits.source_bytes);
         return Err(Error::invalid(reasons::SOURCE_TOO_LARGE, "source", message));
     }
     match std::str::from_utf8(source) {
@@ -937,25 +1009,27 @@ fn checked_source(source: &[u8], limits: &Limits) -> Result<String, Error> {
 }
 
 fn checked_language(engine: &str, language: String) -> Result<String, Error> {
-    let known = seance_engines::engine::by_name(engine).map(|engine| engine.languages).unwrap_or_default();
+    let known = seance_engines::by_name(engine).map(|engine| engine.languages).unwrap_or_default();
     if language.is_empty() {
         return Ok(engine.to_owned());
     }
     if known.contains(&language.as_str()) {
         return Ok(language);
     }
-    let message = format!("the {engine} engine takes {}, not {:?}", known.join(" and "), shortened(&language));
+    let message =
+        format!("the {engine} engine takes {}, not {:?}", known.join(" and "), shortened(&language));
     Err(Error::invalid(reasons::UNSUPPORTED, "language", message))
 }
 
 fn checked_inputs(text: String, limits: &Limits) -> Result<String, Error> {
     if text.len() as u64 > limits.inputs_bytes {
-        let message = format!("the inputs have {} bytes, over the limit of {}", text.len(), limits.inputs_bytes);
+        let message =
+            format!("the inputs have {} bytes, over the limit of {}", text.len(), limits.inputs_bytes);
         return Err(Error::invalid(reasons::INPUTS_TOO_LARGE, "inputs_json", message));
     }
-    JsonText::parse(text, &Bounds::default())
-        .map(JsonText::into_string)
-        .map_err(|error| Error::invalid(reasons::INVALID_INPUTS, "inputs_json", format!("the inputs are no JSON: {error}")))
+    JsonText::parse(text, &Bounds::default()).map(JsonText::into_string).map_err(|error| {
+        Error::invalid(reasons::INVALID_INPUTS, "inputs_json", format!("the inputs are no JSON: {error}"))
+    })
 }
 
 fn source_name(language: &str) -> String {

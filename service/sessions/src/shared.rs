@@ -8,7 +8,7 @@ use seance_core::machine::Execute;
 use seance_core::program::{CallRecord, ProgramRecord};
 use seance_core::session::SessionRecord;
 use seance_core::store::DoneRequest;
-use tokio::sync::{mpsc, oneshot, watch, OwnedSemaphorePermit, Semaphore};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot, watch};
 
 use crate::error::Error;
 use crate::log::Tail;
@@ -97,10 +97,10 @@ impl Shared {
 
     /// Takes the control, if no one has it.
     pub(crate) fn control(&self) -> Result<ControlGuard, Error> {
-        self.control
-            .clone()
-            .try_acquire_owned()
-            .map_err(|_| Error::ControlActive { session: self.id, note: "; it goes on, and this one changed nothing" })
+        self.control.clone().try_acquire_owned().map_err(|_| Error::ControlActive {
+            session: self.id,
+            note: "; it goes on, and this one changed nothing",
+        })
     }
 
     /// Sends a command and waits for its answer.

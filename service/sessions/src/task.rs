@@ -13,8 +13,8 @@ use seance_core::machine::{self, Action, Context, Machine, Stopping};
 use seance_core::program::{CallError, CallState};
 use seance_core::reasons;
 use seance_core::sandbox::{
-    ClaimError, ClaimRequest, Claimed, EndReason, EndUnproven, LinkEvent, LinkReceiver, LinkSender, SandboxEnd,
-    SandboxHandle,
+    ClaimError, ClaimRequest, Claimed, EndReason, EndUnproven, LinkEvent, LinkReceiver, LinkSender,
+    SandboxEnd, SandboxHandle,
 };
 use seance_core::session::SessionRecord;
 use seance_core::store::{Append, DoneRequest};
@@ -23,7 +23,7 @@ use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 use tracing::Instrument;
 
-use crate::commit::{broker_reason, dispatch_call, Batch, Committer, Effect};
+use crate::commit::{Batch, Committer, Effect, broker_reason, dispatch_call};
 use crate::error::Error;
 use crate::prepare::Prepared;
 use crate::sessions::Inner;
@@ -211,7 +211,8 @@ impl Task {
                 match self.input(|machine, ctx| machine.execute(ctx, *run)) {
                     Ok(program) => {
                         self.program_span = program_span(&span, &self.shared, program);
-                        let first = self.machine.active().map_or(self.machine.record().last_seq, |p| p.first_seq);
+                        let first =
+                            self.machine.active().map_or(self.machine.record().last_seq, |p| p.first_seq);
                         self.settle(done, vec![replying(reply, Accepted { program, first })]);
                     }
                     Err(refusal) => {
@@ -250,7 +251,10 @@ impl Task {
     }
 
     fn in_trouble(&self) -> Error {
-        Error::Store(seance_core::store::Error::Failed { doing: "committing earlier work", source: "it is tried again".into() })
+        Error::Store(seance_core::store::Error::Failed {
+            doing: "committing earlier work",
+            source: "it is tried again".into(),
+        })
     }
 
     fn snapshot(&self, program: ProgramNumber) -> Option<Snapshot> {
@@ -281,7 +285,10 @@ impl Task {
     async fn check(&self, tool: &str, arguments: &str) -> Result<machine::CheckedCall, CallError> {
         let prepared = self.active_prepared();
         let (Some(prepared), Some(limits)) = (prepared, self.machine.active_limits()) else {
-            return Err(CallError::new(reasons::UNKNOWN_TOOL, format!("there is no tool {tool:?}: the program has none")));
+            return Err(CallError::new(
+                reasons::UNKNOWN_TOOL,
+                format!("there is no tool {tool:?}: the program has none"),
+            ));
         };
         if arguments.len() <= CHECK_INLINE_BYTES_MAX {
             return check(&prepared, tool, arguments, limits);
@@ -309,20 +316,28 @@ impl Task {
                 tracing::error!(session = %self.shared.id, call = %call, correlation, text, "a tool failed unexpectedly");
                 machine::Outcome::Broken { correlation }
             }
-            (_, None, outcome @ (Outcome::Value(_) | Outcome::Text(_))) => self.judge_value(call, outcome).await,
+            (_, None, outcome @ (Outcome::Value(_) | Outcome::Text(_))) => {
+                self.judge_value(call, outcome).await
+            }
             (CallState::NotStarted, Some(error), _) => machine::Outcome::NotStarted(error),
             (CallState::OutcomeUnknown, Some(error), _) => machine::Outcome::Unknown(error),
             (_, Some(error), _) => machine::Outcome::Failed(error),
-            (_, None, _) => machine::Outcome::Unknown(CallError::new(reasons::OUTCOME_UNKNOWN, "the call gave no result")),
+            (_, None, _) => {
+                machine::Outcome::Unknown(CallError::new(reasons::OUTCOME_UNKNOWN, "the call gave no result"))
+            }
         }
     }
 
     async fn judge_value(&self, call: CallId, outcome: Outcome) -> machine::Outcome {
         let tool = self.machine.tool_of(call).map(str::to_owned);
-        let (Some(tool), Some(prepared), Some(limits)) = (tool, self.active_prepared(), self.machine.active_limits())
+        let (Some(tool), Some(prepared), Some(limits)) =
+            (tool, self.active_prepared(), self.machine.active_limits())
         else {
             // The program is over; the machine drops the answer.
-            return machine::Outcome::Unknown(CallError::new(reasons::OUTCOME_UNKNOWN, "the program is over"));
+            return machine::Outcome::Unknown(CallError::new(
+                reasons::OUTCOME_UNKNOWN,
+                "the program is over",
+            ));
         };
         let size = match &outcome {
             Outcome::Value(text) | Outcome::Text(text) => text.len(),
@@ -409,7 +424,8 @@ impl Task {
         for action in step.now {
             self.do_now(action);
         }
-        let mut waiting: Vec<Effect> = step.committed.into_iter().filter_map(|action| self.effect(action)).collect();
+        let mut waiting: Vec<Effect> =
+            step.committed.into_iter().filter_map(|action| self.effect(action)).collect();
         waiting.append(&mut effects);
         if self.machine.is_closed() {
             let record = self.machine.record().clone();
@@ -488,7 +504,10 @@ impl Task {
                 let tools = self.prepared.get(&digest)?.tools.clone();
                 let to = link.sender.clone();
                 self.sent_catalog = sent;
-                Some(Effect::Send { to, frame: Addressed { epoch, frame: ToRunner::Catalog { digest, tools } } })
+                Some(Effect::Send {
+                    to,
+                    frame: Addressed { epoch, frame: ToRunner::Catalog { digest, tools } },
+                })
             }
             Action::Dispatch(dispatch) => Some(Effect::Dispatch(self.broker_dispatch(dispatch))),
             Action::CancelCall { id, reason } => Some(Effect::Cancel { id, reason }),

@@ -347,7 +347,12 @@ impl Machine {
         Ending { state: ProgramState::Completed, value, ..Ending::terminated("") }
     }
 
-    fn value(&mut self, ctx: &mut Context<'_>, text: String, limits: &Limits) -> Result<ValueRecord, Box<Ending>> {
+    fn value(
+        &mut self,
+        ctx: &mut Context<'_>,
+        text: String,
+        limits: &Limits,
+    ) -> Result<ValueRecord, Box<Ending>> {
         let bounds = Bounds::bytes(usize::try_from(limits.value_bytes).unwrap_or(usize::MAX));
         if text.len() as u64 > limits.value_bytes {
             let message = format!("the value has {} bytes as JSON, over {}", text.len(), limits.value_bytes);
