@@ -1,1 +1,42 @@
-//! seance-runner
+//! The runner: the program inside a sandbox that runs a session's programs, each in a host.
+//!
+//! It dials out over the link and is hostile in the eyes of the service. One binary has two modes,
+//! chosen by its first argument:
+//!
+//! - `runner --link-fd N [--self-exe PATH] [--host-prefix ARGUMENT]...`, the default: takes one
+//!   session over the connected stream socket N and ends when the service says so or the socket
+//!   breaks. Exit status 0 for an ending in order, 1 otherwise with the reason on standard error.
+//! - `host-javascript`: interprets one program over the socket at descriptor 3. Only a runner
+//!   starts it.
+//!
+//! A runner starts its hosts as `PATH ARGUMENT... host-javascript`, by default this very program.
+//! A binary that offers [`main_from_args`] under a command of its own passes that command's words
+//! as prefixes: `--host-prefix runner-internal`.
+
+pub mod hosts;
+pub mod runner;
+
+use std::ffi::OsString;
+use std::process::ExitCode;
+
+/// Runs one of the modes; `args` starts with the mode and does not have the program's name.
+pub fn main_from_args(args: impl Iterator<Item = OsString>) -> ExitCode {
+    let mut args = args.peekable();
+    match args.peek().and_then(|mode| mode.to_str()) {
+        Some("host-javascript") => hosts::javascript::host_main(),
+        Some("runner") => runner_main(args.skip(1)),
+        _ => runner_main(args),
+    }
+}
+
+/// Runs a runner with its arguments.
+pub fn runner_main(args: impl Iterator<Item = OsString>) -> ExitCode {
+    let config = runner::Config::from_args(args).map_err(runner::Error::from);
+    match config.and_then(runner::run) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("seance-runner: {:#}", anyhow::Error::new(error));
+            ExitCode::FAILURE
+        }
+    }
+}

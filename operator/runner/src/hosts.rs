@@ -1,0 +1,3 @@
+//! Hosts: the processes that interpret one program each.
+
+pub mod javascript;

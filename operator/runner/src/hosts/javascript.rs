@@ -1,0 +1,154 @@
+//! The JavaScript and TypeScript host: one process, one interpreter, one program.
+//!
+//! It confines itself and warms the interpreter up before it reads anything, says that it is
+//! ready, and then waits for its program. Its one thread alternates between running the program
+//! and waiting for tool results and timers; nothing else runs in the process.
+//!
+//! What a program may rely on:
+//!
+//! - The source is the body of an async function: `await` and `return` work at its top. The value
+//!   is what it returns, else its last statement when that is an expression, awaited when it is a
+//!   promise. `if (true) { 4 }` has no value.
+//! - TypeScript is accepted by erasing types; enums work, namespaces with values, parameter
+//!   properties and decorators do not and say so.
+//! - `tools`, `ALL_TOOLS`, `INPUTS`, `text`, `exit`, `store`, `ToolError`, `AbortController`,
+//!   `AbortSignal` and the language. `console`, timers and binary types are options.
+//! - Values cross as JSON; [`json_out`] says how each kind is written.
+//! - A promise that is rejected without anyone to see it is a warning; calls that were not awaited
+//!   are finished before the program completes; timers that are set then are dropped.
+
+mod brackets;
+mod calls;
+pub mod channel;
+mod confine;
+mod enums;
+mod erase;
+mod errors;
+mod globals;
+mod host;
+pub mod json_in;
+pub mod json_out;
+mod positions;
+mod prelude;
+mod raw;
+mod run;
+mod source;
+
+use std::process::ExitCode;
+use std::rc::Rc;
+
+use rquickjs::{Context, Object, Persistent, Runtime, context::intrinsic};
+use seance_proto::host::v1alpha1::{Ready, Start, from_host, to_host};
+
+use channel::Channel;
+use host::{Host, Store};
+
+/// The interpreter that this host is built on.
+pub const ENGINE_VERSION: &str = "quickjs-ng 0.16.2";
+
+/// Programs and the parser recurse on this stack; only what is used of it is ever real.
+const STACK_BYTES: usize = 128 * 1024 * 1024;
+/// How much of the stack a program may use before it gets a RangeError.
+const PROGRAM_STACK_BYTES: usize = 8 * 1024 * 1024;
+/// Address space beyond the program's heap: the binary, the stack, frames and copies of values.
+const ADDRESS_SPACE_RESERVE: u64 = 1024 * 1024 * 1024;
+
+type Intrinsics = (
+    intrinsic::Date,
+    intrinsic::Eval,
+    intrinsic::RegExpCompiler,
+    intrinsic::RegExp,
+    intrinsic::Json,
+    intrinsic::Proxy,
+    intrinsic::MapSet,
+    intrinsic::Promise,
+    intrinsic::WeakRef,
+);
+
+/// Runs a host to its end: confinement, one program, exit. Returns only when it could not start;
+/// the reason is on standard error, of which the runner counts the bytes.
+pub fn host_main() -> ExitCode {
+    let host = std::thread::Builder::new().stack_size(STACK_BYTES).spawn(|| match serve() {
+        Ok(never) => match never {},
+        Err(error) => eprintln!("host-javascript: {error:#}"),
+    });
+    if let Ok(host) = host {
+        // A panic has been printed; either way this host is over.
+        let _ = host.join();
+    }
+    ExitCode::FAILURE
+}
+
+/// The names of what confines a host on this kernel.
+pub fn confinement() -> Vec<String> {
+    let mut names = vec!["no_new_privs", "rlimits", "seccomp"];
+    if confine::has_landlock() {
+        names.push("landlock");
+    }
+    names.into_iter().map(str::to_owned).collect()
+}
+
+enum Never {}
+
+fn serve() -> anyhow::Result<Never> {
+    let mut channel = Channel::inherited();
+    confine::confine()?;
+    let runtime = Runtime::new()?;
+    runtime.set_max_stack_size(PROGRAM_STACK_BYTES);
+    let context = Context::custom::<Intrinsics>(&runtime)?;
+    let prelude = context.with(|ctx| {
+        raw::add_big_integers(&ctx);
+        prelude::Prelude::load(&ctx)
+    })?;
+    // Touches the parser's pages, so that the first program does not wait for them.
+    let _ = source::compile("const warm: number = await 1; warm", true, "waiting");
+    channel.send(from_host::Frame::Ready(Ready { engine_version: ENGINE_VERSION.to_owned() }))?;
+    let Some(to_host::Frame::Start(start)) = channel.receive(None)? else {
+        return Err(channel::Error::Unexpected.into());
+    };
+    run(channel, &runtime, &context, prelude, start)
+}
+
+fn run(
+    channel: Channel,
+    runtime: &Runtime,
+    context: &Context,
+    prelude: Persistent<Object<'static>>,
+    mut start: Start,
+) -> anyhow::Result<Never> {
+    let limits = start.limits.unwrap_or_default();
+    let address_space = match limits.memory_bytes {
+        0 => 0,
+        bytes => bytes.saturating_add(ADDRESS_SPACE_RESERVE),
+    };
+    // The interpreter's own clock comes first; the kernel's has whole seconds only.
+    let cpu_seconds = if limits.cpu_ms == 0 { 0 } else { limits.cpu_ms.div_ceil(1000) + 1 };
+    confine::confine_program(address_space, cpu_seconds)?;
+    runtime.set_memory_limit(usize::try_from(limits.memory_bytes)?);
+    let store = Store::new(std::mem::take(&mut start.kept), limits.kept_bytes);
+    let host = Rc::new(Host::new(channel, limits, source_name(&start), store));
+    let clocks = Rc::clone(&host);
+    runtime.set_interrupt_handler(Some(Box::new(move || {
+        clocks.check_clocks();
+        false
+    })));
+    let rejections = Rc::clone(&host);
+    runtime.set_host_promise_rejection_tracker(Some(Box::new(move |ctx, promise, reason, handled| {
+        let Some(promise) = promise.as_object() else { return };
+        match handled {
+            true => rejections.handled(raw::identity(promise)),
+            false => rejections.rejected(raw::identity(promise), errors::summary(&ctx, &rejections, &reason)),
+        }
+    })));
+    context.with(|ctx| run::run(&ctx, host, prelude, &start))
+}
+
+/// The file name in errors. Line breaks and the like would make a trace unreadable.
+fn source_name(start: &Start) -> String {
+    let name: String = start.source_name.chars().filter(|c| !c.is_control()).take(256).collect();
+    match (name.is_empty(), start.language.as_str()) {
+        (false, _) => name,
+        (true, "typescript") => "program.ts".to_owned(),
+        (true, _) => "program.js".to_owned(),
+    }
+}

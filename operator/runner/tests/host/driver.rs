@@ -1,0 +1,257 @@
+//! Starts a host, gives it a program, answers its tool calls, and keeps what it said.
+
+use std::io::{Read, Write};
+use std::os::fd::AsRawFd;
+use std::os::unix::net::UnixStream;
+use std::os::unix::process::CommandExt;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use seance_proto::codec::{self, Decoder};
+use seance_proto::host::v1alpha1::{
+    CallError, CallResult, Ended, FromHost, HostLimits, Start, ToHost, ToolName, call_result, from_host,
+    to_host,
+};
+
+const DEADLINE: Duration = Duration::from_secs(30);
+
+/// A program and what it is run with.
+pub struct Run {
+    pub start: Start,
+}
+
+/// What a host said.
+#[derive(Debug)]
+pub struct Said {
+    pub texts: Vec<String>,
+    /// Tool and arguments of every call, in order.
+    pub calls: Vec<(String, String)>,
+    pub cancelled: Vec<u64>,
+    pub ended: Ended,
+    pub took: Duration,
+}
+
+impl Said {
+    pub fn value(&self) -> Option<&str> {
+        assert_eq!(self.ended.error, None, "{self:?}");
+        self.ended.value_json.as_deref()
+    }
+
+    pub fn error(&self) -> &seance_proto::host::v1alpha1::ProgramError {
+        self.ended.error.as_ref().unwrap_or_else(|| panic!("no error: {self:?}"))
+    }
+
+    pub fn warnings(&self) -> Vec<&str> {
+        self.ended.warnings.iter().map(|warning| warning.code.as_str()).collect()
+    }
+}
+
+/// The tools of the program cases that need no broker, and one with a difficult name.
+pub fn tools() -> Vec<ToolName> {
+    [
+        ("echo", "echo"),
+        ("sleep", "sleep"),
+        ("fail", "fail"),
+        ("count", "count"),
+        ("ids", "ids"),
+        ("raw", "raw"),
+        ("big", "big"),
+        ("get-user", "get_user"),
+        ("then", "_then"),
+        ("constructor", "_constructor"),
+    ]
+    .map(|(name, alias)| ToolName {
+        name: name.to_owned(),
+        alias: alias.to_owned(),
+        description: format!("the {name} tool"),
+    })
+    .to_vec()
+}
+
+pub fn limits() -> HostLimits {
+    HostLimits {
+        cpu_ms: 20_000,
+        turn_ms: 5_000,
+        memory_bytes: 64 * 1024 * 1024,
+        pending_calls: 1024,
+        value_bytes: 8 * 1024 * 1024,
+        kept_bytes: 1024,
+        detect_deadlock: true,
+        output_bytes: 16 * 1024 * 1024,
+    }
+}
+
+pub fn program(source: &str) -> Run {
+    Run {
+        start: Start {
+            program: 1,
+            language: "javascript".to_owned(),
+            source: source.to_owned(),
+            source_name: "program.js".to_owned(),
+            tools: tools(),
+            limits: Some(limits()),
+            ..Start::default()
+        },
+    }
+}
+
+pub fn run(source: &str) -> Said {
+    program(source).run()
+}
+
+impl Run {
+    pub fn typescript(mut self) -> Self {
+        self.start.language = "typescript".to_owned();
+        self
+    }
+
+    pub fn option(mut self, option: &str) -> Self {
+        self.start.options.push(option.to_owned());
+        self
+    }
+
+    pub fn inputs(mut self, json: &str) -> Self {
+        self.start.inputs_json = Some(json.to_owned());
+        self
+    }
+
+    pub fn kept(mut self, key: &str, json: &str) -> Self {
+        self.start.kept.insert(key.to_owned(), json.to_owned());
+        self
+    }
+
+    pub fn limits(mut self, change: impl FnOnce(&mut HostLimits)) -> Self {
+        change(self.start.limits.as_mut().unwrap());
+        self
+    }
+
+    /// Runs the program to its end.
+    pub fn run(self) -> Said {
+        let mut host = Host::start();
+        host.send(to_host::Frame::Start(self.start));
+        let started = Instant::now();
+        let mut said = Said {
+            texts: vec![],
+            calls: vec![],
+            cancelled: vec![],
+            ended: Ended::default(),
+            took: Duration::ZERO,
+        };
+        let mut due: Vec<(Instant, CallResult)> = vec![];
+        let mut n_counted = 0;
+        loop {
+            let now = Instant::now();
+            due.sort_by_key(|(at, _)| std::cmp::Reverse(*at));
+            while due.last().is_some_and(|(at, _)| *at <= now) {
+                let (_, result) = due.pop().unwrap();
+                host.send(to_host::Frame::CallResult(result));
+            }
+            let wait = due.last().map_or(DEADLINE, |(at, _)| at.saturating_duration_since(now));
+            match host.receive(wait.max(Duration::from_millis(1))) {
+                None if started.elapsed() > DEADLINE => panic!("no end in time: {said:?}"),
+                None => {}
+                Some(from_host::Frame::Text(text)) => said.texts.push(text.text),
+                Some(from_host::Frame::ToolCall(call)) => {
+                    let (after, result) = answer(&call.tool, &call.arguments_json, &mut n_counted);
+                    said.calls.push((call.tool, call.arguments_json));
+                    let result = CallResult { call: call.call, result: Some(result) };
+                    due.push((Instant::now() + after, result));
+                }
+                Some(from_host::Frame::CancelCall(cancel)) => {
+                    due.retain(|(_, result)| result.call != cancel.call);
+                    said.cancelled.push(cancel.call);
+                }
+                Some(from_host::Frame::Ended(ended)) => {
+                    said.ended = ended;
+                    said.took = started.elapsed();
+                    return said;
+                }
+                Some(from_host::Frame::Ready(_)) => panic!("ready twice"),
+            }
+        }
+    }
+}
+
+fn answer(tool: &str, arguments: &str, n_counted: &mut u64) -> (Duration, call_result::Result) {
+    let given: serde_json::Value = serde_json::from_str(arguments).expect("arguments are JSON");
+    let value = |json: String| (Duration::ZERO, call_result::Result::ValueJson(json));
+    let failed = |code: &str, message: &str| {
+        let error = CallError { code: code.to_owned(), message: message.to_owned(), retryable: false };
+        (Duration::ZERO, call_result::Result::Error(error))
+    };
+    let text = |key: &str| given[key].as_str().unwrap_or_default().to_owned();
+    match tool {
+        "echo" | "get-user" | "then" | "constructor" => value(given["value"].to_string()),
+        "sleep" => {
+            let after = Duration::from_millis(given["ms"].as_u64().unwrap_or(0));
+            (after, call_result::Result::ValueJson(given["value"].to_string()))
+        }
+        "fail" => failed(&text("code"), &text("message")),
+        "count" => {
+            *n_counted += 1;
+            value(n_counted.to_string())
+        }
+        "ids" => value(r#"{"id":9007199254740993}"#.to_owned()),
+        "raw" => value(text("json")),
+        "big" => value(
+            serde_json::Value::from("x".repeat(given["bytes"].as_u64().unwrap_or(0) as usize)).to_string(),
+        ),
+        other => failed("unknown_tool", &format!("there is no tool {other:?}")),
+    }
+}
+
+/// A host's process and socket.
+pub struct Host {
+    pub child: Child,
+    pub socket: UnixStream,
+    decoder: Decoder,
+}
+
+impl Host {
+    /// Starts a host and waits until it is ready.
+    pub fn start() -> Self {
+        let (ours, theirs) = UnixStream::pair().unwrap();
+        let fd = theirs.as_raw_fd();
+        let mut command = Command::new(env!("CARGO_BIN_EXE_seance-runner"));
+        command.arg("host-javascript").env_clear().stdin(Stdio::null());
+        // SAFETY: only makes a system call between fork and exec.
+        unsafe {
+            command.pre_exec(move || {
+                if libc::dup2(fd, 3) < 0 { Err(std::io::Error::last_os_error()) } else { Ok(()) }
+            });
+        }
+        let child = command.spawn().unwrap();
+        let mut host = Self { child, socket: ours, decoder: Decoder::new(codec::FRAME_BYTES_MAX) };
+        let Some(from_host::Frame::Ready(ready)) = host.receive(DEADLINE) else { panic!("not ready") };
+        assert!(ready.engine_version.starts_with("quickjs-ng "));
+        host
+    }
+
+    pub fn send(&mut self, frame: to_host::Frame) {
+        self.socket.write_all(&codec::encode(&ToHost { frame: Some(frame) }).unwrap()).unwrap();
+    }
+
+    /// The next frame, or nothing in time.
+    pub fn receive(&mut self, timeout: Duration) -> Option<from_host::Frame> {
+        let mut buffer = vec![0; 64 * 1024];
+        loop {
+            if let Some(message) = self.decoder.next::<FromHost>().unwrap() {
+                return Some(message.frame.expect("a known frame"));
+            }
+            self.socket.set_read_timeout(Some(timeout)).unwrap();
+            match self.socket.read(&mut buffer) {
+                Ok(0) => panic!("host is gone: {:?}", self.child.wait()),
+                Ok(n) => self.decoder.extend(&buffer[..n]),
+                Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => return None,
+                Err(error) => panic!("{error}"),
+            }
+        }
+    }
+}
+
+impl Drop for Host {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}

@@ -1,0 +1,5 @@
+//! The JavaScript host, driven over its socket as a runner drives it: real processes, a table of
+//! programs, tools answered by the test.
+
+mod driver;
+mod programs;
