@@ -1,0 +1,268 @@
+//! A service of one link: hands out frames, keeps what the runner says, checks the numbers.
+
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+use seance_proto::host::v1alpha1::{CallResult as Answer, HostLimits, ToolName, call_result};
+use seance_proto::link::v1alpha1::link_server::{Link, LinkServer};
+use seance_proto::link::v1alpha1::{
+    Ack, Assign, AttachRequest, AttachResponse, CallResult, Catalog, Chunk, Execute, Hello, ProgramEnded,
+    StopProgram, Welcome, attach_request, attach_response,
+};
+use seance_proto::prost::Message;
+use tokio::sync::mpsc;
+use tokio_stream::StreamExt;
+use tokio_stream::wrappers::ReceiverStream;
+use tonic::{Request, Response, Status, Streaming};
+
+pub use attach_request::Frame as FromRunner;
+pub use attach_response::Frame as ToRunner;
+
+const DEADLINE: Duration = Duration::from_secs(30);
+
+/// A runner and the service's end of its link.
+pub struct Service {
+    pub hello: Hello,
+    pub child: Child,
+    to_runner: mpsc::Sender<Result<AttachResponse, Status>>,
+    from_runner: mpsc::Receiver<AttachRequest>,
+    chunks: Vec<u8>,
+    pub last_number: u64,
+    pub epoch: u64,
+    /// Whether every numbered frame is acknowledged as it comes.
+    pub acknowledges: bool,
+}
+
+/// How a runner is started.
+#[derive(Default)]
+pub struct Options {
+    /// The program that hosts are, instead of the runner itself.
+    pub host: Option<PathBuf>,
+}
+
+struct OneLink {
+    from_runner: mpsc::Sender<AttachRequest>,
+    to_runner: std::sync::Mutex<Option<mpsc::Receiver<Result<AttachResponse, Status>>>>,
+}
+
+#[tonic::async_trait]
+impl Link for OneLink {
+    type AttachStream = ReceiverStream<Result<AttachResponse, Status>>;
+
+    async fn attach(
+        &self,
+        request: Request<Streaming<AttachRequest>>,
+    ) -> Result<Response<Self::AttachStream>, Status> {
+        let to_runner =
+            self.to_runner.lock().unwrap().take().ok_or_else(|| Status::unavailable("attached before"))?;
+        let from_runner = self.from_runner.clone();
+        let mut frames = request.into_inner();
+        tokio::spawn(async move {
+            while let Ok(Some(frame)) = frames.message().await {
+                if from_runner.send(frame).await.is_err() {
+                    return;
+                }
+            }
+        });
+        Ok(Response::new(ReceiverStream::new(to_runner)))
+    }
+}
+
+impl Service {
+    /// Starts a runner, takes its hello and welcomes it.
+    pub async fn start(options: Options) -> Self {
+        let (ours, theirs) = std::os::unix::net::UnixStream::pair().unwrap();
+        let child = spawn(&theirs.into(), options.host.as_deref());
+        ours.set_nonblocking(true).unwrap();
+        let socket = tokio::net::UnixStream::from_std(ours).unwrap();
+        let (frames, from_runner) = mpsc::channel(1024);
+        let (to_runner, outgoing) = mpsc::channel(1024);
+        let link = OneLink { from_runner: frames, to_runner: std::sync::Mutex::new(Some(outgoing)) };
+        // The stream of connections stays open, as the server ends with it.
+        let connections = tokio_stream::once(Ok::<_, std::io::Error>(socket)).chain(tokio_stream::pending());
+        tokio::spawn(
+            tonic::transport::Server::builder()
+                .add_service(LinkServer::new(link).max_decoding_message_size(256 * 1024))
+                .serve_with_incoming(connections),
+        );
+        let mut service = Self {
+            hello: Hello::default(),
+            child,
+            to_runner,
+            from_runner,
+            chunks: Vec::new(),
+            last_number: 0,
+            epoch: 1,
+            acknowledges: true,
+        };
+        let FromRunner::Hello(hello) = service.next().await else { panic!("hello comes first") };
+        service.hello = hello;
+        service.send(ToRunner::Welcome(Welcome { version: 1, acknowledged: 0 })).await;
+        service
+    }
+
+    /// A runner that has its session and a catalog named "c".
+    pub async fn assigned(options: Options) -> Self {
+        let mut service = Self::start(options).await;
+        let assign =
+            Assign { session_id: "s_1".to_owned(), language: "javascript".to_owned(), deadline_seconds: 0 };
+        service.send(ToRunner::Assign(assign)).await;
+        let FromRunner::Assigned(assigned) = service.next().await else { panic!("not assigned") };
+        assert_eq!(assigned.session_id, "s_1");
+        let tool = |name: &str| ToolName {
+            name: name.to_owned(),
+            alias: name.to_owned(),
+            description: String::new(),
+        };
+        let tools = vec![tool("echo"), tool("wait")];
+        service.send(ToRunner::Catalog(Catalog { digest: "c".to_owned(), tools })).await;
+        service
+    }
+
+    /// Sends a frame, cut into chunks when it is large.
+    pub async fn send(&mut self, frame: ToRunner) {
+        let response = AttachResponse { epoch: self.epoch, frame: Some(frame) };
+        if response.encoded_len() <= 200 * 1024 {
+            self.to_runner.send(Ok(response)).await.unwrap();
+            return;
+        }
+        let whole = response.encode_to_vec();
+        let total_bytes = whole.len() as u64;
+        for data in whole.chunks(200 * 1024) {
+            let chunk = Chunk { id: 7, total_bytes, data: data.to_vec().into() };
+            let response = AttachResponse { epoch: self.epoch, frame: Some(ToRunner::Chunk(chunk)) };
+            self.to_runner.send(Ok(response)).await.unwrap();
+        }
+    }
+
+    /// The next frame, whole; the numbers rise by one.
+    pub async fn next(&mut self) -> FromRunner {
+        self.next_within(DEADLINE).await.expect("a frame in time")
+    }
+
+    /// The next frame, or nothing in time.
+    pub async fn next_within(&mut self, time: Duration) -> Option<FromRunner> {
+        loop {
+            let received = tokio::time::timeout(time, self.from_runner.recv()).await.ok()?;
+            let mut request = received.expect("the runner is attached");
+            if let Some(FromRunner::Chunk(chunk)) = &request.frame {
+                self.chunks.extend_from_slice(&chunk.data);
+                if (self.chunks.len() as u64) < chunk.total_bytes {
+                    continue;
+                }
+                request = AttachRequest::decode(std::mem::take(&mut self.chunks).as_slice()).unwrap();
+            }
+            if request.number > 0 {
+                assert_eq!(request.number, self.last_number + 1);
+                self.last_number = request.number;
+                if self.acknowledges {
+                    self.acknowledge().await;
+                }
+            }
+            return request.frame;
+        }
+    }
+
+    pub async fn acknowledge(&mut self) {
+        let number = self.last_number;
+        self.send(ToRunner::Ack(Ack { number })).await;
+    }
+
+    pub async fn execute(&mut self, program: u64, source: &str) {
+        self.execute_with(program, source, |_| {}).await;
+    }
+
+    pub async fn execute_with(&mut self, program: u64, source: &str, change: impl FnOnce(&mut Execute)) {
+        let mut execute = Execute {
+            program,
+            language: "javascript".to_owned(),
+            source: source.to_owned(),
+            source_name: "program.js".to_owned(),
+            catalog_digest: "c".to_owned(),
+            limits: Some(limits()),
+            wall_ms: 60_000,
+            ..Execute::default()
+        };
+        change(&mut execute);
+        self.send(ToRunner::Execute(execute)).await;
+    }
+
+    pub async fn answer(&mut self, program: u64, call: u64, json: &str) {
+        let result = Answer { call, result: Some(call_result::Result::ValueJson(json.to_owned())) };
+        self.send(ToRunner::CallResult(CallResult { program, result: Some(result) })).await;
+    }
+
+    pub async fn stop(&mut self, program: u64) {
+        self.send(ToRunner::StopProgram(StopProgram { program })).await;
+    }
+
+    /// Waits for the end of a program; what came before is passed over, calls of "echo" answered.
+    pub async fn ended(&mut self) -> ProgramEnded {
+        loop {
+            match self.next().await {
+                FromRunner::ProgramEnded(ended) => return ended,
+                FromRunner::ToolCall(call) if call.tool == "echo" => {
+                    let arguments: serde_json::Value = serde_json::from_str(&call.arguments_json).unwrap();
+                    self.answer(call.program, call.call, &arguments["value"].to_string()).await;
+                }
+                FromRunner::Refused(refused) => panic!("{refused:?}"),
+                _ => {}
+            }
+        }
+    }
+
+    /// Runs a program to its end and gives its value.
+    pub async fn value(&mut self, program: u64, source: &str) -> String {
+        self.execute(program, source).await;
+        let ended = self.ended().await;
+        let report = ended.report.clone().unwrap_or_else(|| panic!("{ended:?}"));
+        report.value_json.clone().unwrap_or_else(|| panic!("{report:?}"))
+    }
+
+    /// The runner's children, which are hosts.
+    pub fn hosts(&self) -> Vec<i32> {
+        let id = self.child.id();
+        let list = std::fs::read_to_string(format!("/proc/{id}/task/{id}/children")).unwrap_or_default();
+        list.split_whitespace().map(|pid| pid.parse().unwrap()).collect()
+    }
+}
+
+impl Drop for Service {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+pub fn limits() -> HostLimits {
+    HostLimits {
+        cpu_ms: 20_000,
+        turn_ms: 5_000,
+        memory_bytes: 64 * 1024 * 1024,
+        pending_calls: 8,
+        value_bytes: 8 * 1024 * 1024,
+        kept_bytes: 1024 * 1024,
+        detect_deadlock: true,
+        output_bytes: 64 * 1024 * 1024,
+    }
+}
+
+fn spawn(link: &OwnedFd, host: Option<&Path>) -> Child {
+    const LINK_FD: i32 = 9;
+    let fd = link.as_raw_fd();
+    let mut command = Command::new(env!("CARGO_BIN_EXE_seance-runner"));
+    command.args(["runner", "--link-fd", &LINK_FD.to_string()]).stdin(Stdio::null());
+    if let Some(host) = host {
+        command.arg("--self-exe").arg(host);
+    }
+    // SAFETY: only makes a system call between fork and exec.
+    unsafe {
+        command.pre_exec(move || {
+            if libc::dup2(fd, LINK_FD) < 0 { Err(std::io::Error::last_os_error()) } else { Ok(()) }
+        });
+    }
+    command.spawn().unwrap()
+}
