@@ -176,7 +176,9 @@ impl Work {
     async fn carry_out(&self, effect: Effect) {
         match effect {
             // A link that is gone says so to the task itself.
-            Effect::Send { to, frame } => drop(to.send(frame).await),
+            Effect::Send { to, frame } => {
+                let _ = to.send(frame).await;
+            }
             Effect::Dispatch(dispatch) => dispatch_call(&self.calls, dispatch),
             Effect::Cancel { id, reason } => {
                 self.calls.cancel(id, broker_reason(reason));

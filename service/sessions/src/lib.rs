@@ -23,4 +23,4 @@ pub use error::Error;
 pub use log::Follower;
 pub use observe::{Observation, ObserveOptions, Observed, Observer, Status};
 pub use requests::{CatalogSource, ExecuteRequest, Idempotency, OpenRequest, StopRequest};
-pub use sessions::{Config, Sessions, StopReason};
+pub use sessions::{Config, Sessions, StopReason, Traceparent};

@@ -43,6 +43,9 @@ const SESSION_TTL_MAX: Duration = Duration::from_secs(30 * 24 * 3600);
 /// How long a stopping program is observed beyond its cleanup time.
 const STOP_MARGIN: Duration = Duration::from_secs(10);
 
+/// Gives the W3C trace context of a span, where it has one.
+pub type Traceparent = Arc<dyn Fn(&tracing::Span) -> Option<String> + Send + Sync>;
+
 /// How sessions are run.
 pub struct Config {
     /// How long an open or a queued program waits for a sandbox.
@@ -58,7 +61,7 @@ pub struct Config {
     /// Leave sources out of the log.
     pub redact_source: bool,
     /// The W3C trace context of a span, for providers.
-    pub traceparent: Arc<dyn Fn(&tracing::Span) -> Option<String> + Send + Sync>,
+    pub traceparent: Traceparent,
 }
 
 impl Default for Config {
@@ -262,8 +265,9 @@ impl Sessions {
         sandbox: SandboxId,
     ) -> Result<(), Error> {
         let timeout = seance_core::machine::RUNNER_ANSWER_TIMEOUT;
-        let waited = tokio::time::timeout(timeout, is_ready.wait_for(|ready| *ready)).await;
-        if matches!(waited, Ok(Ok(_))) {
+        let waited =
+            tokio::time::timeout(timeout, is_ready.wait_for(|ready| *ready)).await.map(|ready| ready.is_ok());
+        if waited == Ok(true) {
             return Ok(());
         }
         let closed = shared.ask(|reply| Command::Close { reason: reasons::CLOSED, reply }).await;

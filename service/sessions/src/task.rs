@@ -34,6 +34,8 @@ use crate::shared::{Accepted, Command, Reply, Shared, Snapshot};
 const UNCOMMITTED_STEPS_MAX: usize = 64;
 /// Arguments over this many bytes are checked on a thread of their own.
 const CHECK_INLINE_BYTES_MAX: usize = 64 * 1024;
+/// Frames that wait for a runner that does not read. One more and it has broken the protocol.
+const SENDING_MAX: usize = 256;
 /// How long the end of a sandbox is waited for when no caller waits.
 const SWEEP_WAIT: Duration = Duration::from_secs(60);
 
@@ -52,6 +54,7 @@ enum Input {
     Claimed(Result<Claimed, ClaimError>),
     Ended(SandboxId, Result<(), EndUnproven>),
     Drained,
+    Overrun,
     Tick,
 }
 
@@ -63,6 +66,7 @@ pub(crate) struct Task {
     commands: mpsc::Receiver<Command>,
     committer: Committer,
     committing: JoinSet<()>,
+    sending: JoinSet<()>,
     calls: Arc<SessionCalls>,
     answers: Answers,
     link: Option<Link>,
@@ -104,6 +108,7 @@ impl Task {
             commands,
             committer,
             committing,
+            sending: JoinSet::new(),
             calls,
             answers,
             link: None,
@@ -156,6 +161,10 @@ impl Task {
     }
 
     async fn next_input(&mut self) -> Input {
+        while self.sending.try_join_next().is_some() {}
+        if self.sending.len() > SENDING_MAX {
+            return Input::Overrun;
+        }
         let tick = self.machine.next_tick().map(until);
         let may_read = self.committer.gauge.queued() < UNCOMMITTED_STEPS_MAX;
         let gauge = self.committer.gauge.clone();
@@ -187,6 +196,11 @@ impl Task {
                 self.input(|machine, ctx| machine.claim_failed(ctx, &message));
             }
             Input::Ended(sandbox, proof) => self.ended(sandbox, proof),
+            Input::Overrun => {
+                self.sending.abort_all();
+                let detail = "the runner does not read".to_owned();
+                self.link_ended(SandboxEnd { reason: EndReason::ProtocolBroken, detail });
+            }
             Input::Tick => self.input(|machine, ctx| machine.tick(ctx)),
         }
         self.settle(None, Vec::new());
@@ -282,7 +296,7 @@ impl Task {
         self.prepared.get(digest?).cloned()
     }
 
-    async fn check(&self, tool: &str, arguments: &str) -> Result<machine::CheckedCall, CallError> {
+    async fn check(&mut self, tool: &str, arguments: &str) -> Result<machine::CheckedCall, CallError> {
         let prepared = self.active_prepared();
         let (Some(prepared), Some(limits)) = (prepared, self.machine.active_limits()) else {
             return Err(CallError::new(
@@ -307,7 +321,7 @@ impl Task {
     }
 
     /// What an outcome of the broker means to the program.
-    async fn judge(&self, call: CallId, outcome: Outcome) -> machine::Outcome {
+    async fn judge(&mut self, call: CallId, outcome: Outcome) -> machine::Outcome {
         let state = outcome.state();
         let error = outcome.error();
         match (state, error, outcome) {
@@ -328,7 +342,7 @@ impl Task {
         }
     }
 
-    async fn judge_value(&self, call: CallId, outcome: Outcome) -> machine::Outcome {
+    async fn judge_value(&mut self, call: CallId, outcome: Outcome) -> machine::Outcome {
         let tool = self.machine.tool_of(call).map(str::to_owned);
         let (Some(tool), Some(prepared), Some(limits)) =
             (tool, self.active_prepared(), self.machine.active_limits())
@@ -481,10 +495,13 @@ impl Task {
     /// read holds nobody up.
     fn send_now(&mut self, to: Arc<dyn LinkSender>, frame: Addressed) {
         let mut sending: std::pin::Pin<Box<dyn Future<Output = ()> + Send>> =
-            Box::pin(async move { drop(to.send(frame).await) });
+            // A link that is gone says so to the task itself.
+            Box::pin(async move {
+                let _ = to.send(frame).await;
+            });
         let waker = std::task::Waker::noop();
         if sending.as_mut().poll(&mut std::task::Context::from_waker(waker)).is_pending() {
-            self.committing.spawn(sending);
+            self.sending.spawn(sending);
         }
     }
 

@@ -39,7 +39,7 @@ pub struct Context<'a> {
     /// Now.
     pub now: Timestamp,
     /// Fresh random bytes for ids.
-    pub random: &'a mut dyn FnMut() -> [u8; 10],
+    pub random: &'a mut (dyn FnMut() -> [u8; 10] + Send),
 }
 
 /// Why a call's provider is told to give up.
