@@ -389,15 +389,16 @@ def sessions_are_listed_page_by_page(agent):
 
 def refusals_name_their_reason(agent):
     code = grpc.StatusCode
-    unknown = seance.Session(agent, "ses_none")
+    unknown = seance.Session(agent, "ses_" + "0" * 32)
     refused(unknown.get, code.NOT_FOUND, "SESSION_NOT_FOUND")
+    refused(seance.Session(agent, "nonsense").get, code.INVALID_ARGUMENT, "INVALID_REQUEST")
     refused(lambda: agent.open(limits={"speed": 1}), code.INVALID_ARGUMENT, "UNSUPPORTED")
     refused(lambda: agent.open(limits={"wall_ms": 0}), code.INVALID_ARGUMENT, "LIMIT_OUT_OF_RANGE")
     refused(lambda: agent.open([GATE, GATE]), code.INVALID_ARGUMENT, "CATALOG_NAME_CLASH")
     with agent.open([GATE]) as session:
         refused(lambda: session.wait().finish(), code.FAILED_PRECONDITION, "NO_ACTIVE_PROGRAM")
         refused(lambda: session.wait(program=9).finish(), code.NOT_FOUND, "PROGRAM_NOT_FOUND")
-        refused(lambda: session.blob("blob_none"), code.NOT_FOUND, "BLOB_NOT_FOUND")
+        refused(lambda: session.blob("blob_" + "0" * 32), code.NOT_FOUND, "BLOB_NOT_FOUND")
         session.run("await tools.gate()", observe=seance.window(60, return_on_pending_call=True))
         refused(lambda: session.run("return 1"), code.FAILED_PRECONDITION, "PROGRAM_ACTIVE")
         assert session.stop().status == TERMINATED

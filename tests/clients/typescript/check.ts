@@ -280,7 +280,7 @@ async function eventsAreFollowedFromAnySequence(agent: Agent): Promise<void> {
 
 async function refusalsNameTheirReason(agent: Agent): Promise<void> {
   const { FAILED_PRECONDITION, INVALID_ARGUMENT, NOT_FOUND, ALREADY_EXISTS } = grpc.status;
-  await refused(new Session(agent, 'ses_none').get(), NOT_FOUND, 'SESSION_NOT_FOUND');
+  await refused(new Session(agent, `ses_${'0'.repeat(32)}`).get(), NOT_FOUND, 'SESSION_NOT_FOUND');
   await refused(agent.open([], { limits: { speed: 1 } }), INVALID_ARGUMENT, 'UNSUPPORTED');
   const idempotencyKey = key();
   const session = await agent.open([], { idempotencyKey });
