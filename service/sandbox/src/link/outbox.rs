@@ -1,0 +1,211 @@
+//! What goes to a runner, in three lanes, so that an answer to a tool call never waits behind a
+//! large frame.
+//!
+//! - urgent: small call results, acknowledgements and Shutdown; their order among the rest
+//!   doesn't matter to a runner.
+//! - ordered: Assign, Catalog, Execute and StopProgram, each after the one before.
+//! - bulk: call results over [`WHOLE_BYTES_MAX`].
+//!
+//! Large frames go out as chunks, and before each chunk the lanes are looked at again. Every lane
+//! is bounded, and the bytes of large frames together; when full, `send` waits.
+
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::task::{Context, Poll, ready};
+
+use async_trait::async_trait;
+use bytes::Bytes;
+use futures::Stream;
+use prost::Message;
+use seance_core::link::{Addressed, ToRunner};
+use seance_core::sandbox::{LinkGone, LinkSender};
+use seance_proto::link::v1alpha1::{AttachResponse, Chunk, attach_response::Frame};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
+use tonic::Status;
+
+use super::chunks::FRAME_BYTES_MAX;
+use super::numbers::Acknowledged;
+use crate::convert;
+
+/// Frames up to this size travel in one message.
+const WHOLE_BYTES_MAX: usize = 200 * 1024;
+/// The data of one chunk; with its header well below the message limit.
+const CHUNK_BYTES: usize = 128 * 1024;
+/// Frames waiting in the urgent lane; 64 calls can be at work at one time, and their answers fit.
+const URGENT_FRAMES_MAX: usize = 96;
+/// Frames waiting in the ordered lane.
+const ORDERED_FRAMES_MAX: usize = 16;
+/// Frames waiting in the bulk lane.
+const BULK_FRAMES_MAX: usize = 16;
+/// Bytes of large frames waiting or half sent, in KiB: one of the largest and some.
+const LARGE_KIB_MAX: u32 = 96 * 1024;
+/// Frames over this size are encoded away from the runtime's own threads.
+const ENCODE_BYTES_INLINE: usize = 1024 * 1024;
+
+/// Sends frames to one runner.
+#[derive(Debug)]
+pub struct Sender {
+    urgent: mpsc::Sender<AttachResponse>,
+    ordered: mpsc::Sender<Outgoing>,
+    bulk: mpsc::Sender<Outgoing>,
+    large_kib: Arc<Semaphore>,
+    next_chunk_id: AtomicU64,
+    epoch: AtomicU64,
+    acknowledged: Acknowledged,
+}
+
+#[derive(Debug)]
+enum Outgoing {
+    Whole(AttachResponse),
+    Large(Large),
+}
+
+#[derive(Debug)]
+struct Large {
+    id: u64,
+    epoch: u64,
+    total_bytes: u64,
+    rest: Bytes,
+    /// Gives the bytes back when the last chunk is gone.
+    _reserved: OwnedSemaphorePermit,
+}
+
+/// The stream of messages that gRPC sends.
+#[derive(Debug)]
+pub struct Messages {
+    first: Option<AttachResponse>,
+    urgent: mpsc::Receiver<AttachResponse>,
+    ordered: Lane,
+    bulk: Lane,
+}
+
+#[derive(Debug)]
+struct Lane {
+    queue: mpsc::Receiver<Outgoing>,
+    current: Option<Large>,
+}
+
+/// A sender and the messages it feeds; `first` goes out before anything else.
+pub(super) fn channel(first: AttachResponse, acknowledged: Acknowledged) -> (Sender, Messages) {
+    let (urgent, urgent_queue) = mpsc::channel(URGENT_FRAMES_MAX);
+    let (ordered, ordered_queue) = mpsc::channel(ORDERED_FRAMES_MAX);
+    let (bulk, bulk_queue) = mpsc::channel(BULK_FRAMES_MAX);
+    let sender = Sender {
+        urgent,
+        ordered,
+        bulk,
+        large_kib: Arc::new(Semaphore::new(LARGE_KIB_MAX as usize)),
+        next_chunk_id: AtomicU64::new(1),
+        epoch: AtomicU64::new(0),
+        acknowledged,
+    };
+    let lane = |queue| Lane { queue, current: None };
+    let (ordered, bulk) = (lane(ordered_queue), lane(bulk_queue));
+    (sender, Messages { first: Some(first), urgent: urgent_queue, ordered, bulk })
+}
+
+impl Sender {
+    /// Asks the runner to end, ahead of everything that waits. Does nothing when the link is gone
+    /// or stuck: the sandbox is killed then.
+    pub fn shut_down(&self) {
+        let epoch = self.epoch.load(Ordering::Relaxed);
+        let frame = Some(convert::to_proto(ToRunner::Shutdown));
+        drop(self.urgent.try_send(AttachResponse { epoch, frame }));
+    }
+
+    async fn send_large(&self, message: AttachResponse, bytes: usize, urgent: bool) -> Result<(), LinkGone> {
+        if bytes as u64 > FRAME_BYTES_MAX {
+            tracing::error!(bytes, "a frame to a runner is over the limit of the link; ending the link");
+            return Err(LinkGone);
+        }
+        let kib = u32::try_from(bytes.div_ceil(1024)).map_err(|_| LinkGone)?;
+        let reserve = Arc::clone(&self.large_kib).acquire_many_owned(kib);
+        let reserved = reserve.await.expect("the semaphore is never closed");
+        let epoch = message.epoch;
+        let encoded = encode(message, bytes).await;
+        let id = self.next_chunk_id.fetch_add(1, Ordering::Relaxed);
+        let total_bytes = encoded.len() as u64;
+        let large = Large { id, epoch, total_bytes, rest: encoded, _reserved: reserved };
+        let lane = if urgent { &self.bulk } else { &self.ordered };
+        lane.send(Outgoing::Large(large)).await.map_err(|_| LinkGone)
+    }
+}
+
+async fn encode(message: AttachResponse, bytes: usize) -> Bytes {
+    if bytes <= ENCODE_BYTES_INLINE {
+        return message.encode_to_vec().into();
+    }
+    let encoded = tokio::task::spawn_blocking(move || message.encode_to_vec()).await;
+    encoded.expect("encoding doesn't panic and the task is never aborted").into()
+}
+
+#[async_trait]
+impl LinkSender for Sender {
+    async fn send(&self, frame: Addressed) -> Result<(), LinkGone> {
+        let Addressed { epoch, frame } = frame;
+        self.epoch.fetch_max(epoch.0, Ordering::Relaxed);
+        if let ToRunner::Ack { number } = frame {
+            self.acknowledged.raise(number);
+        }
+        let urgent = matches!(frame, ToRunner::CallResult { .. } | ToRunner::Ack { .. } | ToRunner::Shutdown);
+        let message = AttachResponse { epoch: epoch.0, frame: Some(convert::to_proto(frame)) };
+        let bytes = message.encoded_len();
+        if bytes > WHOLE_BYTES_MAX {
+            return self.send_large(message, bytes, urgent).await;
+        }
+        if urgent {
+            return self.urgent.send(message).await.map_err(|_| LinkGone);
+        }
+        self.ordered.send(Outgoing::Whole(message)).await.map_err(|_| LinkGone)
+    }
+}
+
+impl Stream for Messages {
+    type Item = Result<AttachResponse, Status>;
+
+    fn poll_next(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        let this = self.get_mut();
+        if let Some(first) = this.first.take() {
+            return Poll::Ready(Some(Ok(first)));
+        }
+        // The three queues have one sender, so they close together.
+        let mut closed = 0;
+        match this.urgent.poll_recv(cx) {
+            Poll::Ready(Some(message)) => return Poll::Ready(Some(Ok(message))),
+            Poll::Ready(None) => closed += 1,
+            Poll::Pending => {}
+        }
+        for lane in [&mut this.ordered, &mut this.bulk] {
+            match lane.poll_next(cx) {
+                Poll::Ready(Some(message)) => return Poll::Ready(Some(Ok(message))),
+                Poll::Ready(None) => closed += 1,
+                Poll::Pending => {}
+            }
+        }
+        if closed == 3 { Poll::Ready(None) } else { Poll::Pending }
+    }
+}
+
+impl Lane {
+    fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<Option<AttachResponse>> {
+        if self.current.is_none() {
+            match ready!(self.queue.poll_recv(cx)) {
+                Some(Outgoing::Whole(message)) => return Poll::Ready(Some(message)),
+                Some(Outgoing::Large(large)) => self.current = Some(large),
+                None => return Poll::Ready(None),
+            }
+        }
+        let large = self.current.as_mut().expect("set above");
+        let data = large.rest.split_to(large.rest.len().min(CHUNK_BYTES));
+        let frame = Some(Frame::Chunk(Chunk { id: large.id, total_bytes: large.total_bytes, data }));
+        let message = AttachResponse { epoch: large.epoch, frame };
+        if large.rest.is_empty() {
+            self.current = None;
+        }
+        Poll::Ready(Some(message))
+    }
+}
+
+#[cfg(test)]
+mod tests;
