@@ -1,0 +1,376 @@
+//! One transaction of many appends: what each adds is packed by table, so that a batch of any size
+//! is a fixed number of statements and one trip to the database's thread.
+//!
+//! Rejected: a savepoint per append (several trips each, and the trips are what costs), and lists
+//! of `VALUES` (another statement for every number of rows).
+
+use std::collections::{HashMap, HashSet};
+
+use bytes::Bytes;
+use seance_core::ids::{CatalogDigest, ProgramNumber, SandboxId, SessionId, TenantId};
+use seance_core::session::SessionState;
+use seance_core::store::{DoneRequest, Error, NewBlob};
+use seance_core::time::Timestamp;
+use serde::Serialize;
+use sqlx::sqlite::SqliteArguments;
+use sqlx::{Arguments, AssertSqlSafe};
+
+use crate::rules::{Head, Staged, StagedEvent, admit, taken_over};
+
+/// Bytes of a blob in one row.
+pub(super) const CHUNK_BYTES: usize = 256 * 1024;
+
+/// A session's key in the database, and its head.
+#[derive(Debug, Clone)]
+pub(super) struct Known {
+    pub key: i64,
+    pub head: Head,
+}
+
+/// The row of `totals`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(super) struct Totals {
+    pub commits: i64,
+    pub n_sessions: i64,
+    pub n_events: i64,
+    pub bytes: i64,
+}
+
+/// A catalog to keep.
+#[derive(Debug)]
+pub(super) struct NewCatalog {
+    pub tenant: TenantId,
+    pub digest: CatalogDigest,
+    pub json: Bytes,
+    pub done: Option<DoneRequest>,
+}
+
+/// An idempotency key with its scope: tenant, method, key.
+pub(super) type RequestKey = (String, String, String);
+
+/// What is known before a batch is made; it is kept up to date while it is made.
+#[derive(Debug, Default)]
+pub(super) struct Facts {
+    /// The sessions of the batch that exist.
+    pub heads: HashMap<SessionId, Known>,
+    /// The sandboxes of the batch that were used.
+    pub used: HashSet<SandboxId>,
+    /// The keys of the batch that are taken.
+    pub taken: HashSet<RequestKey>,
+    /// The key of the next new session.
+    pub next_session: i64,
+    pub totals: Totals,
+}
+
+/// A transaction in the making.
+#[derive(Debug, Default)]
+pub(super) struct Batch {
+    pub facts: Facts,
+    /// Bytes that sessions grew by.
+    grown: HashMap<SessionId, i64>,
+    sessions: Rows,
+    events: Rows,
+    records: Rows,
+    programs: Rows,
+    blobs: Rows,
+    chunks: Rows,
+    sandboxes: Rows,
+    requests: Rows,
+    catalogs: Rows,
+}
+
+impl Batch {
+    pub fn new(facts: Facts) -> Self {
+        Self { facts, ..Self::default() }
+    }
+
+    /// Adds an append, or says why it is refused; then nothing was added.
+    pub fn append(&mut self, staged: &Staged) -> Result<(), Error> {
+        let known = self.facts.heads.get(&staged.session);
+        let head = admit(known.map(|known| &known.head), staged)?;
+        let key = known.map(|known| known.key);
+        if let Some(sandbox) = staged.uses_sandbox
+            && self.facts.used.contains(&sandbox)
+        {
+            return Err(Error::SandboxUsed { sandbox });
+        }
+        self.check_free(&staged.tenant, staged.done.as_ref())?;
+        let key = key.unwrap_or_else(|| self.new_session(staged));
+        self.add(key, staged);
+        self.move_head(staged.session, Known { key, head }, staged.events.len(), staged.bytes());
+        Ok(())
+    }
+
+    /// Adds a takeover, or says why it is refused; then nothing was added.
+    pub fn take_over(&mut self, session: SessionId, at: Timestamp) -> Result<(), Error> {
+        let known = self.facts.heads.get(&session).ok_or(Error::NoSession { session })?;
+        let key = known.key;
+        let (head, event) = taken_over(&known.head, at)?;
+        self.add_event(key, &event);
+        self.move_head(session, Known { key, head }, 1, event.body.len() as u64);
+        Ok(())
+    }
+
+    /// Adds a catalog, or says why it is refused; then nothing was added.
+    pub fn catalog(&mut self, catalog: &NewCatalog) -> Result<(), Error> {
+        self.check_free(&catalog.tenant, catalog.done.as_ref())?;
+        let (at, n) = self.catalogs.keep(&catalog.json);
+        self.catalogs.push((catalog.tenant.as_str(), catalog.digest.as_str(), at, n));
+        self.add_request(&catalog.tenant, catalog.done.as_ref());
+        Ok(())
+    }
+
+    /// The transaction, commit included, with its number in `totals`.
+    pub fn into_statement(mut self) -> (Facts, AssertSqlSafe<String>, SqliteArguments) {
+        self.facts.totals.commits += 1;
+        let heads = self.heads();
+        // Every text that goes in is a constant of this file.
+        let mut sql = String::from("BEGIN IMMEDIATE;");
+        let mut arguments = SqliteArguments::default();
+        for (table, rows) in [
+            (NEW_SESSIONS, self.sessions),
+            (EVENTS, self.events),
+            (HEADS, heads),
+            (RECORDS, self.records),
+            (PROGRAMS, self.programs),
+            (BLOBS, self.blobs),
+            (CHUNKS, self.chunks),
+            (SANDBOXES, self.sandboxes),
+            (REQUESTS, self.requests),
+            (CATALOGS, self.catalogs),
+        ] {
+            rows.bind(table, &mut sql, &mut arguments);
+        }
+        sql.push_str(TOTALS);
+        let totals = self.facts.totals;
+        for total in [totals.commits, totals.n_sessions, totals.n_events, totals.bytes] {
+            bind(&mut arguments, total);
+        }
+        sql.push_str("COMMIT");
+        (self.facts, AssertSqlSafe(sql), arguments)
+    }
+
+    fn new_session(&mut self, staged: &Staged) -> i64 {
+        let key = self.facts.next_session;
+        self.facts.next_session += 1;
+        self.facts.totals.n_sessions += 1;
+        self.sessions.push((key, staged.session, staged.tenant.as_str()));
+        key
+    }
+
+    fn add(&mut self, key: i64, staged: &Staged) {
+        for event in &staged.events {
+            self.add_event(key, event);
+        }
+        if let Some(record) = &staged.record {
+            let (at, n) = self.records.keep(&record.body);
+            self.records.push((key, &record.labels, at, n));
+        }
+        for (number, body) in &staged.programs {
+            self.add_program(key, *number, body);
+        }
+        for blob in &staged.blobs {
+            self.add_blob(key, blob);
+        }
+        if let Some(sandbox) = staged.uses_sandbox {
+            self.facts.used.insert(sandbox);
+            self.sandboxes.push((sandbox, 1, 0));
+        }
+        if let Some((sandbox, number)) = staged.acknowledges {
+            self.sandboxes.push((sandbox, 0, int(number)));
+        }
+        self.add_request(&staged.tenant, staged.done.as_ref());
+    }
+
+    fn add_event(&mut self, key: i64, event: &StagedEvent) {
+        let (at, n) = self.events.keep(&event.body);
+        self.events.push((key, int(event.seq.0), at, n));
+    }
+
+    fn add_program(&mut self, key: i64, number: ProgramNumber, body: &[u8]) {
+        let (at, n) = self.programs.keep(body);
+        self.programs.push((key, int(number.0), at, n));
+    }
+
+    fn add_blob(&mut self, key: i64, blob: &NewBlob) {
+        self.blobs.push((key, blob.id, &blob.media_type, blob.data.len()));
+        for (number, chunk) in blob.data.chunks(CHUNK_BYTES).enumerate() {
+            let (at, n) = self.chunks.keep(chunk);
+            self.chunks.push((key, blob.id, number, at, n));
+        }
+    }
+
+    fn add_request(&mut self, tenant: &TenantId, done: Option<&DoneRequest>) {
+        let Some(done) = done else { return };
+        self.facts.taken.insert(request_key(tenant, done));
+        let DoneRequest { method, key, request_digest, outcome, at } = done;
+        self.requests.push((tenant.as_str(), method, key, request_digest, outcome, at.0));
+    }
+
+    fn check_free(&self, tenant: &TenantId, done: Option<&DoneRequest>) -> Result<(), Error> {
+        match done {
+            Some(done) if self.facts.taken.contains(&request_key(tenant, done)) => {
+                Err(Error::KeyTaken { key: done.key.clone() })
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn move_head(&mut self, session: SessionId, known: Known, n_events: usize, bytes: u64) {
+        let bytes = int(bytes);
+        *self.grown.entry(session).or_default() += bytes;
+        self.facts.totals.n_events += int(n_events as u64);
+        self.facts.totals.bytes += bytes;
+        self.facts.heads.insert(session, known);
+    }
+
+    /// Heads move once for all that the batch does to their session.
+    fn heads(&self) -> Rows {
+        let mut rows = Rows::default();
+        for (session, bytes) in &self.grown {
+            let Known { key, head } = &self.facts.heads[session];
+            rows.push((
+                key,
+                state_number(head.state),
+                int(head.epoch.0),
+                int(head.last_seq.0),
+                head.last_at.0,
+                head.closed_at.map(|at| at.0),
+                bytes,
+            ));
+        }
+        rows
+    }
+}
+
+/// Rows of one table: a JSON array with an array per row, and beside it the bytes, which rows name
+/// by place and length.
+#[derive(Debug, Default)]
+struct Rows {
+    json: Vec<u8>,
+    bytes: Vec<u8>,
+}
+
+impl Rows {
+    /// Takes bytes in. Gives their place, from 1 as in SQL, and their length.
+    fn keep(&mut self, bytes: &[u8]) -> (usize, usize) {
+        let at = self.bytes.len() + 1;
+        self.bytes.extend_from_slice(bytes);
+        (at, bytes.len())
+    }
+
+    fn push(&mut self, columns: impl Serialize) {
+        self.json.push(if self.json.is_empty() { b'[' } else { b',' });
+        serde_json::to_writer(&mut self.json, &columns)
+            .expect("numbers and texts are JSON, and memory takes them all");
+    }
+
+    fn bind(mut self, table: Table, sql: &mut String, arguments: &mut SqliteArguments) {
+        if self.json.is_empty() {
+            return;
+        }
+        self.json.push(b']');
+        sql.push_str(table.sql);
+        if table.has_bytes {
+            bind(arguments, self.bytes);
+        }
+        bind(arguments, String::from_utf8(self.json).expect("serde_json writes UTF-8"));
+    }
+}
+
+/// How rows go into a table.
+#[derive(Debug, Clone, Copy)]
+struct Table {
+    sql: &'static str,
+    /// The first parameter is the rows' bytes, the next one their JSON; else there is only the JSON.
+    has_bytes: bool,
+}
+
+const NEW_SESSIONS: Table = Table {
+    sql: "INSERT INTO sessions (session, id, tenant, state, epoch, last_seq, last_at, bytes)
+          SELECT value->>0, value->>1, value->>2, 0, 0, 0, 0, 0 FROM json_each(?);",
+    has_bytes: false,
+};
+const EVENTS: Table = Table {
+    sql: "INSERT INTO events (session, seq, body)
+          SELECT value->>0, value->>1, substr(?, value->>2, value->>3) FROM json_each(?);",
+    has_bytes: true,
+};
+const HEADS: Table = Table {
+    sql: "UPDATE sessions SET state = h.value->>1, epoch = h.value->>2, last_seq = h.value->>3,
+              last_at = h.value->>4, closed_at = h.value->>5, bytes = bytes + (h.value->>6)
+          FROM json_each(?) AS h WHERE sessions.session = h.value->>0;",
+    has_bytes: false,
+};
+const RECORDS: Table = Table {
+    sql: "INSERT OR REPLACE INTO records (session, labels, body)
+          SELECT value->>0, value->>1, substr(?, value->>2, value->>3) FROM json_each(?);",
+    has_bytes: true,
+};
+const PROGRAMS: Table = Table {
+    sql: "INSERT OR REPLACE INTO programs (session, number, body)
+          SELECT value->>0, value->>1, substr(?, value->>2, value->>3) FROM json_each(?);",
+    has_bytes: true,
+};
+/// A blob that is there already stays as it is.
+const BLOBS: Table = Table {
+    sql: "INSERT OR IGNORE INTO blobs (session, id, media_type, bytes)
+          SELECT value->>0, value->>1, value->>2, value->>3 FROM json_each(?);",
+    has_bytes: false,
+};
+const CHUNKS: Table = Table {
+    sql: "INSERT OR IGNORE INTO blob_chunks (session, blob, n, data)
+          SELECT value->>0, value->>1, value->>2, substr(?, value->>3, value->>4) FROM json_each(?);",
+    has_bytes: true,
+};
+const SANDBOXES: Table = Table {
+    sql: "INSERT INTO sandboxes (id, used, acknowledged)
+          SELECT value->>0, value->>1, value->>2 FROM json_each(?) WHERE true
+          ON CONFLICT (id) DO UPDATE SET used = max(used, excluded.used),
+              acknowledged = max(acknowledged, excluded.acknowledged);",
+    has_bytes: false,
+};
+const REQUESTS: Table = Table {
+    sql: "INSERT INTO requests (tenant, method, key, digest, outcome, at)
+          SELECT r.value->>0, r.value->>1, r.value->>2, r.value->>3, r.value->>4, r.value->>5
+          FROM json_each(?) AS r;",
+    has_bytes: false,
+};
+const CATALOGS: Table = Table {
+    sql: "INSERT OR IGNORE INTO catalogs (tenant, digest, json)
+          SELECT c.value->>0, c.value->>1, substr(?, c.value->>2, c.value->>3) FROM json_each(?) AS c;",
+    has_bytes: true,
+};
+const TOTALS: &str = "UPDATE totals SET commits = ?, n_sessions = ?, n_events = ?, bytes = ?;";
+
+/// The scope of a request's key.
+pub(super) fn request_key(tenant: &TenantId, done: &DoneRequest) -> RequestKey {
+    (tenant.as_str().to_owned(), done.method.clone(), done.key.clone())
+}
+
+/// SQLite's integers have a sign. Nothing here counts that far; a number from outside that does is
+/// the largest one.
+pub(super) fn int(number: u64) -> i64 {
+    i64::try_from(number).unwrap_or(i64::MAX)
+}
+
+pub(super) fn state_number(state: SessionState) -> i64 {
+    match state {
+        SessionState::Open => 0,
+        SessionState::Closing => 1,
+        SessionState::Closed => 2,
+    }
+}
+
+pub(super) fn state_of_number(number: i64) -> Option<SessionState> {
+    [SessionState::Open, SessionState::Closing, SessionState::Closed]
+        .into_iter()
+        .find(|state| state_number(*state) == number)
+}
+
+fn bind<'q, T>(arguments: &mut SqliteArguments, value: T)
+where
+    T: sqlx::Encode<'q, sqlx::Sqlite> + sqlx::Type<sqlx::Sqlite> + 'q,
+{
+    arguments.add(value).expect("numbers, texts and bytes always encode");
+}
