@@ -2,4 +2,8 @@
 //! programs, tools answered by the test.
 
 mod driver;
+mod limits;
 mod programs;
+mod surface;
+mod tools;
+mod values;

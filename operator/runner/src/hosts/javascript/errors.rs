@@ -16,6 +16,9 @@ const FRAMES_MAX: usize = 32;
 /// Codes of our own errors that say more than "exception" when nobody caught them.
 const OWN_CODES: &[&str] = &["unserializable", "number_limit", "value_limit", "store_limit", "import_denied"];
 
+/// How the engine says that there is no room for a value.
+const OUT_OF_MEMORY: &[&str] = &["out of memory", "string too long"];
+
 /// Describes an uncaught exception.
 pub fn describe<'js>(
     ctx: &Ctx<'js>,
@@ -29,7 +32,7 @@ pub fn describe<'js>(
     let code = match own_code.as_deref() {
         Some("call_limit") => "call_limit",
         Some(code) if !prelude.is_tool_error(thrown) && OWN_CODES.contains(&code) => code,
-        _ if class == "InternalError" && message == "out of memory" => "memory_limit",
+        _ if class == "InternalError" && OUT_OF_MEMORY.contains(&message.as_str()) => "memory_limit",
         _ if thrown.is_null() && is_heap_full(ctx, host) => "memory_limit",
         _ => "exception",
     };

@@ -4,7 +4,7 @@
 // a shared prototype, spreads, or passes a descriptor that inherits.
 (() => {
   "use strict";
-  const { apply, setPrototypeOf } = Reflect;
+  const { apply, defineProperty, setPrototypeOf } = Reflect;
   const toISOString = Date.prototype.toISOString;
   const mapForEach = Map.prototype.forEach;
   const setForEach = Set.prototype.forEach;
@@ -57,7 +57,7 @@
     }
   }
   const named = (name) => ({ __proto__: null, value: name, writable: true, configurable: true });
-  Object.defineProperty(ToolError.prototype, "name", named("ToolError"));
+  defineProperty(ToolError.prototype, "name", named("ToolError"));
 
   class ProgramError extends Error {
     #code;
@@ -71,10 +71,15 @@
       programErrorCode = (error) => (#code in error ? error.#code : undefined);
     }
   }
-  Object.defineProperty(ProgramError.prototype, "name", named("ProgramError"));
+  defineProperty(ProgramError.prototype, "name", named("ProgramError"));
 
-  class AbortError extends Error {}
-  Object.defineProperty(AbortError.prototype, "name", named("AbortError"));
+  class AbortError extends Error {
+    constructor(message) {
+      super(message);
+      defineProperty(this, "stack", named(""));
+    }
+  }
+  defineProperty(AbortError.prototype, "name", named("AbortError"));
 
   const permission = {};
   let abort, onAbort, aborted;

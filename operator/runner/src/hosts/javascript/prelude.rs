@@ -1,6 +1,10 @@
 //! The prelude's functions as the host calls them.
 
+use rquickjs::object::Property;
 use rquickjs::{Ctx, Function, Object, Persistent, Result, Value, context::EvalOptions};
+
+/// The prelude's name in traces, where programs do not see it.
+const FILE_NAME: &str = "prelude";
 
 /// Functions captured before the program ran.
 #[derive(Clone)]
@@ -10,7 +14,7 @@ impl<'js> Prelude<'js> {
     /// Runs the prelude. The result outlives this turn of the context.
     pub fn load(ctx: &Ctx<'js>) -> Result<Persistent<Object<'static>>> {
         let mut options = EvalOptions::default();
-        options.filename = Some("prelude".to_owned());
+        options.filename = Some(FILE_NAME.to_owned());
         let object: Object<'js> = ctx.eval_with_options(include_str!("prelude.js"), options)?;
         Ok(Persistent::save(ctx, object))
     }
@@ -63,17 +67,18 @@ impl<'js> Prelude<'js> {
     /// The error of a failed tool call.
     pub fn tool_error(&self, error: ToolFailure<'_>) -> Result<Value<'js>> {
         let ToolFailure { message, code, tool, call, retryable } = error;
-        self.function("toolError")?.call((message, code, tool, call as f64, retryable))
+        let made = self.function("toolError")?.call((message, code, tool, call as f64, retryable))?;
+        without_own_frames(made)
     }
 
     /// An error of ours that a program may catch.
     pub fn program_error(&self, code: &str, message: &str) -> Result<Value<'js>> {
-        self.function("programError")?.call((message, code))
+        without_own_frames(self.function("programError")?.call((message, code))?)
     }
 
     /// A TypeError, for arguments of the wrong kind.
     pub fn type_error(&self, message: &str) -> Result<Value<'js>> {
-        self.function("typeError")?.call((message,))
+        without_own_frames(self.function("typeError")?.call((message,))?)
     }
 
     /// The code of an error that the host made; nothing for any other value.
@@ -90,6 +95,19 @@ impl<'js> Prelude<'js> {
     fn function(&self, name: &str) -> Result<Function<'js>> {
         self.0.get(name)
     }
+}
+
+/// The error with a trace of the program's frames only.
+fn without_own_frames(error: Object<'_>) -> Result<Value<'_>> {
+    let stack: Value<'_> = error.get("stack")?;
+    let stack = if stack.is_string() { super::raw::text(&stack)? } else { String::new() };
+    let own = format!("{FILE_NAME}:");
+    let kept: String = stack
+        .split_inclusive('\n')
+        .filter(|line| !line.contains(&own) && !line.contains("(native)"))
+        .collect();
+    error.prop("stack", Property::from(kept).writable().configurable())?;
+    Ok(error.into_value())
 }
 
 /// What a program may know of a failed tool call.
