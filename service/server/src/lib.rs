@@ -6,8 +6,13 @@
 pub mod admin;
 pub mod auth;
 pub mod config;
-pub mod listener;
+pub mod convert;
+mod listener;
 pub mod metrics;
 pub mod request;
+mod service;
+mod services;
 pub mod status;
 pub mod telemetry;
+
+pub use service::{DRAIN_TIMEOUT, Error, Service, serve};

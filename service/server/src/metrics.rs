@@ -3,11 +3,15 @@
 //! Labels come from small enums, never from what a caller sends. Sessions, programs, calls and
 //! sandboxes are counted by the components that own them, in the same registry.
 
+use std::sync::Arc;
 use std::time::Instant;
 
+use prometheus::core::{Collector, Desc};
+use prometheus::proto::MetricFamily;
 use prometheus::{
     Encoder, HistogramOpts, HistogramVec, IntCounterVec, IntGauge, Opts, Registry, TextEncoder,
 };
+use seance_core::sandbox::SandboxBackend;
 use tonic::Code;
 
 /// Upper bounds of the time buckets, in seconds: from a request that only reads memory to a window.
@@ -160,6 +164,32 @@ impl Drop for Running {
             .seconds
             .with_label_values(&[self.method.name()])
             .observe(self.began.elapsed().as_secs_f64());
+    }
+}
+
+/// Sandboxes that nobody holds, counted when they are asked for. Reads 0 in a service that works.
+pub struct LeakedSandboxes {
+    backend: Arc<dyn SandboxBackend>,
+    gauge: IntGauge,
+}
+
+impl LeakedSandboxes {
+    /// Counts those of a backend.
+    pub fn new(backend: Arc<dyn SandboxBackend>) -> Result<Self, prometheus::Error> {
+        let gauge =
+            IntGauge::new("seance_leaked_sandboxes", "Sandboxes that no session holds and no pool keeps.")?;
+        Ok(Self { backend, gauge })
+    }
+}
+
+impl Collector for LeakedSandboxes {
+    fn desc(&self) -> Vec<&Desc> {
+        self.gauge.desc()
+    }
+
+    fn collect(&self) -> Vec<MetricFamily> {
+        self.gauge.set(i64::try_from(self.backend.n_leaked()).unwrap_or(i64::MAX));
+        self.gauge.collect()
     }
 }
 

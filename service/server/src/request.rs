@@ -36,8 +36,6 @@ pub struct Caller {
     pub request_id: Arc<str>,
     /// When the call's own deadline is.
     pub deadline: Option<Instant>,
-    /// The W3C trace context that providers get: of our span, else the caller's own.
-    pub traceparent: Option<String>,
 }
 
 impl Caller {
@@ -55,12 +53,7 @@ impl Caller {
     /// A caller without a request.
     #[cfg(test)]
     pub(crate) fn for_tests() -> Self {
-        Self {
-            tenant: TenantId::default_tenant(),
-            request_id: "req_test".into(),
-            deadline: None,
-            traceparent: None,
-        }
+        Self { tenant: TenantId::default_tenant(), request_id: "req_test".into(), deadline: None }
     }
 }
 
@@ -125,7 +118,7 @@ where
         );
         telemetry::set_parent(&span, request.headers());
         let running = self.layer.metrics.begin(method);
-        let caller = match self.admit(method, &request, &request_id, &span) {
+        let caller = match self.admit(method, &request, &request_id) {
             Ok(caller) => caller,
             Err(refused) => {
                 let response = finish((*refused).into_http(), &request_id, running, span);
@@ -148,14 +141,11 @@ impl<S> Requests<S> {
         method: Method,
         request: &Request<Body>,
         request_id: &Arc<str>,
-        span: &Span,
     ) -> Result<Caller, Box<Status>> {
         let mut caller = Caller {
             tenant: TenantId::default_tenant(),
             request_id: Arc::clone(request_id),
             deadline: deadline_of(request.headers()),
-            traceparent: telemetry::traceparent_of(span)
-                .or_else(|| telemetry::traceparent_in(request.headers())),
         };
         // Probes come without credentials and also while the service drains.
         if method == Method::Health {

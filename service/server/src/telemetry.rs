@@ -56,7 +56,7 @@ pub enum Error {
 #[derive(Debug)]
 #[must_use = "the last spans are exported by shutdown"]
 pub struct Telemetry {
-    provider: Option<SdkTracerProvider>,
+    provider: SdkTracerProvider,
 }
 
 impl Telemetry {
@@ -65,14 +65,18 @@ impl Telemetry {
     pub fn install(config: &TelemetryConfig) -> Result<Self, Error> {
         let filter = EnvFilter::try_new(&config.log_filter)
             .map_err(|source| Error::Filter { filter: config.log_filter.clone(), source })?;
-        let provider = config.otlp_endpoint.as_deref().map(provider_to).transpose()?;
+        // Without an endpoint spans go nowhere, and still pass the caller's trace on to providers.
+        let provider = match &config.otlp_endpoint {
+            Some(endpoint) => provider_to(endpoint)?,
+            None => SdkTracerProvider::builder().build(),
+        };
         let lines = tracing_subscriber::fmt::layer().with_writer(std::io::stderr);
         let lines = match config.log_format {
             LogFormat::Text => lines.boxed(),
             LogFormat::Json => lines.json().flatten_event(true).boxed(),
         };
         tracing_subscriber::registry()
-            .with(provider.as_ref().map(spans_to))
+            .with(spans_to(&provider))
             .with(lines.with_filter(filter))
             .try_init()
             .map_err(Error::Installed)?;
@@ -81,7 +85,7 @@ impl Telemetry {
 
     /// Exports what is left, for at most `within`.
     pub async fn shutdown(self, within: Duration) {
-        let Some(provider) = self.provider else { return };
+        let Self { provider } = self;
         // It blocks for as long as the collector takes: off the async threads, and with our deadline.
         let exporting = tokio::task::spawn_blocking(move || provider.shutdown_with_timeout(within));
         match tokio::time::timeout(within, exporting).await {
@@ -137,24 +141,14 @@ fn context_in(headers: &HeaderMap) -> Context {
 /// the span begins a trace of its own.
 pub fn set_parent(span: &Span, headers: &HeaderMap) {
     if headers.contains_key("traceparent") {
-        // The errors say that spans are not exported, which needs no parent.
+        // The errors say that the span is not recorded, which needs no parent.
         let _ = span.set_parent(context_in(headers));
     }
 }
 
-/// The trace context of a span, to be sent on; none when spans are not exported.
+/// The trace context of a span, to be sent on; none when [`Telemetry`] is not installed.
 pub fn traceparent_of(span: &Span) -> Option<String> {
     text_of(span.context().span().span_context())
-}
-
-/// The trace context of the current span, to be sent on; none when spans are not exported.
-pub fn current_traceparent() -> Option<String> {
-    traceparent_of(&Span::current())
-}
-
-/// The caller's own trace context, when it is valid.
-pub fn traceparent_in(headers: &HeaderMap) -> Option<String> {
-    text_of(context_in(headers).span().span_context())
 }
 
 fn text_of(span: &SpanContext) -> Option<String> {
@@ -172,7 +166,7 @@ mod tests {
         let given = |text: &str| {
             let mut headers = HeaderMap::new();
             headers.insert("traceparent", text.parse().unwrap());
-            traceparent_in(&headers)
+            text_of(context_in(&headers).span().span_context())
         };
         assert_eq!(given(valid).as_deref(), Some(valid));
         for invalid in [

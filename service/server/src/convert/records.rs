@@ -64,6 +64,7 @@ pub fn program(record: &ProgramRecord) -> proto::Program {
         number: record.number.0,
         state: program_state(record.state).into(),
         reason: record.reason.clone(),
+        reason_detail: record.detail.clone(),
         value_json: value.map(|value| value.json.clone()),
         value_cut: value.and_then(|value| value.cut.as_ref()).map(value_cut),
         error: record.error.as_ref().map(program_error),
@@ -157,11 +158,7 @@ fn call_state(state: CallState) -> proto::CallState {
 }
 
 fn tool_error(error: &CallError) -> proto::ToolError {
-    proto::ToolError {
-        code: error.code.clone(),
-        message: error.message.clone(),
-        retryable: error.retryable,
-    }
+    proto::ToolError { code: error.code.clone(), message: error.message.clone(), retryable: error.retryable }
 }
 
 /// Something a call left behind.
@@ -202,7 +199,11 @@ fn dispatched(event: &Event, session: seance_core::ids::SessionId, number: u64) 
 }
 
 /// An event. A source that is kept as a blob is given in `blob_source`.
-pub fn event(event: &Event, session: seance_core::ids::SessionId, blob_source: Option<String>) -> proto::Event {
+pub fn event(
+    event: &Event,
+    session: seance_core::ids::SessionId,
+    blob_source: Option<String>,
+) -> proto::Event {
     use proto::event::Kind;
     let kind = match &event.kind {
         EventKind::SessionOpened { engine } => {
@@ -308,7 +309,9 @@ mod tests {
         let kind = EventKind::Output { source: OutputSource::Text, data: "b".into(), separated: true };
         let event_of = Event { seq: EventSeq(7), at: Timestamp(1), program: Some(ProgramNumber(2)), kind };
         let id = seance_core::ids::SessionId::mint(Timestamp(1), [1; 10]);
-        let Some(proto::event::Kind::Output(chunk)) = event(&event_of, id, None).kind else { panic!("output") };
+        let Some(proto::event::Kind::Output(chunk)) = event(&event_of, id, None).kind else {
+            panic!("output")
+        };
         assert_eq!((&chunk.data[..], chunk.sequence), (&b"\nb"[..], 7));
     }
 }

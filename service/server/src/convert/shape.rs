@@ -32,9 +32,11 @@ pub fn observation(observation: &mut proto::Observation) {
     }
     let over = observation.encoded_len() - bytes_max;
     if let Some(program) = &mut observation.program {
-        fit_program(program, program.encoded_len().saturating_sub(over));
+        let program_bytes_max = program.encoded_len().saturating_sub(over);
+        fit_program(program, program_bytes_max);
     }
-    drop_arguments(&mut observation.pending_calls, excess(observation.encoded_len(), bytes_max));
+    let over = excess(observation.encoded_len(), bytes_max);
+    drop_arguments(&mut observation.pending_calls, over);
     while observation.encoded_len() > bytes_max && observation.artifacts.pop().is_some() {}
     while observation.encoded_len() > bytes_max && observation.pending_calls.pop().is_some() {}
 }
@@ -67,7 +69,8 @@ fn fit_program(program: &mut proto::Program, bytes_max: usize) {
     if program.encoded_len() <= bytes_max {
         return;
     }
-    drop_arguments(&mut program.calls, excess(program.encoded_len(), bytes_max));
+    let over = excess(program.encoded_len(), bytes_max);
+    drop_arguments(&mut program.calls, over);
     if program.encoded_len() <= bytes_max {
         return;
     }
@@ -79,8 +82,10 @@ fn fit_program(program: &mut proto::Program, bytes_max: usize) {
     for warning in &mut program.warnings {
         cut(&mut warning.message, CALL_ERROR_BYTES);
     }
-    truncate(&mut program.calls, excess(program.encoded_len(), bytes_max), Message::encoded_len);
-    truncate(&mut program.artifacts, excess(program.encoded_len(), bytes_max), Message::encoded_len);
+    let over = excess(program.encoded_len(), bytes_max);
+    truncate(&mut program.calls, over, Message::encoded_len);
+    let over = excess(program.encoded_len(), bytes_max);
+    truncate(&mut program.artifacts, over, Message::encoded_len);
     if program.encoded_len() > bytes_max
         && let Some(error) = &mut program.error
     {
