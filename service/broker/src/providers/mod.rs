@@ -29,6 +29,7 @@ use board::{Board, ProviderId};
 pub use board::CALLS_MAX;
 pub use local::LOCAL_CANCEL_GRACE;
 pub use result::CALL_ARTIFACTS_MAX;
+pub(crate) use result::cut_middle;
 pub use types::*;
 
 /// The providers of all sessions of this process. Cheap to clone.
