@@ -17,6 +17,8 @@ mod spare;
 use std::collections::BTreeSet;
 use std::time::Duration;
 
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
 use seance_proto::link::v1alpha1::{
     Assign, Assigned, AttachRequest, AttachResponse, Engine, Execute, Hello, ProgramStarted, Refused, Resume,
     attach_request, attach_response,
@@ -188,7 +190,8 @@ impl Runner {
                     self.start_queued();
                 }
                 () = self.outbox.writable(), if self.outbox.is_waiting() => {}
-                _ = children.recv() => self.reap_strays(false),
+                // Whoever orphaned it, it has become ours; between programs nobody may be left.
+                _ = children.recv() => self.reap_strays(self.active.is_none()),
                 () = due(self.session_deadline) => return Ok(()),
             }
         }
@@ -317,25 +320,28 @@ impl Runner {
         self.outbox.push_unnumbered(attach_request::Frame::Refused(refused));
     }
 
-    /// Reaps children that are no host of ours; after a program, kills them first. Whoever orphaned
-    /// them, they have become ours.
+    /// Reaps children that are no host of ours; after a program, kills them first. As the first
+    /// process of a namespace it kills all there are, which no child can outrun, and warms up again.
     fn reap_strays(&self, kills: bool) {
-        let hosts: BTreeSet<i32> = self
+        let hosts: BTreeSet<Pid> = self
             .spare
             .process()
-            .map(|host| host.pid().as_raw())
+            .map(process::HostProcess::pid)
             .into_iter()
-            .chain(self.active.as_ref().map(|active| active.pid().as_raw()))
+            .chain(self.active.as_ref().map(Active::pid))
             .collect();
         for _ in 0..STRAY_ROUNDS_MAX {
-            let strays: Vec<_> =
-                sample::children().into_iter().filter(|pid| !hosts.contains(&pid.as_raw())).collect();
+            let mut strays = sample::children();
+            strays.retain(|pid| !hosts.contains(pid));
+            if kills && !strays.is_empty() && std::process::id() == 1 {
+                let _ = kill(Pid::from_raw(-1), Signal::SIGKILL);
+            }
             let mut n_reaped = 0;
-            for stray in &strays {
+            for stray in strays {
                 if kills {
-                    let _ = nix::sys::signal::kill(*stray, nix::sys::signal::Signal::SIGKILL);
+                    let _ = kill(stray, Signal::SIGKILL);
                 }
-                n_reaped += usize::from(process::reap(*stray, libc::WNOHANG).is_some());
+                n_reaped += usize::from(process::reap(stray, libc::WNOHANG).is_some());
             }
             // One that is dying tells by a signal; its own orphans become ours with that.
             if n_reaped == 0 {

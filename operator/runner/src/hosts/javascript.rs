@@ -14,6 +14,8 @@
 //! - `tools`, `ALL_TOOLS`, `INPUTS`, `text`, `exit`, `store`, `ToolError`, `AbortController`,
 //!   `AbortSignal` and the language. `console`, timers and binary types are options.
 //! - Values cross as JSON; [`json_out`] says how each kind is written.
+//! - A turn is everything from one wait to the next, all its jobs included, measured in processor
+//!   time: a program that is held back because its output is not read does not use up its turn.
 //! - A promise that is rejected without anyone to see it is a warning; calls that were not awaited
 //!   are finished before the program completes; timers that are set then are dropped.
 

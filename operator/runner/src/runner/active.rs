@@ -33,8 +33,10 @@ pub struct Active {
     started: Instant,
     wall_deadline: Option<Instant>,
     next_sample: Instant,
-    /// Since when the host has computed without a break or a frame.
-    busy_since: Instant,
+    /// Processor time when the host last waited, spoke or was spoken to, as far as was seen.
+    turn_began: Duration,
+    /// Whether a frame has gone either way since the last look.
+    has_spoken: bool,
     /// When the host must be gone, once it has told how its program ended.
     gone_by: Option<Instant>,
     report: Option<Ended>,
@@ -83,7 +85,8 @@ impl Active {
             started: now,
             wall_deadline: (!wall.is_zero()).then(|| now + wall),
             next_sample: now + SAMPLE_INTERVAL,
-            busy_since: now,
+            turn_began: Duration::ZERO,
+            has_spoken: true,
             gone_by: None,
             report: None,
             verdict: None,
@@ -122,6 +125,7 @@ impl Active {
     pub fn tick(&mut self) {
         let now = Instant::now();
         if self.gone_by.is_some_and(|by| by <= now) {
+            self.gone_by = None;
             self.host.kill();
         }
         if self.wall_deadline.is_some_and(|deadline| deadline <= now) {
@@ -130,7 +134,7 @@ impl Active {
         }
         if self.next_sample <= now {
             self.next_sample = now + SAMPLE_INTERVAL;
-            self.sample(now);
+            self.sample();
         }
     }
 
@@ -157,7 +161,7 @@ impl Active {
             self.answered.pop_front();
         }
         self.answered.push_back(call);
-        self.busy_since = Instant::now();
+        self.has_spoken = true;
         if let Err(error) = self.host.send(to_host::Frame::CallResult(result)) {
             self.condemn(HostEnd::Protocol, error.to_string());
         }
@@ -174,7 +178,7 @@ impl Active {
     }
 
     fn frame(&mut self, frame: from_host::Frame) -> Told {
-        self.busy_since = Instant::now();
+        self.has_spoken = true;
         if self.verdict.is_some() {
             // What was already on its way when the host was killed; its calls must not happen.
             return match frame {
@@ -244,11 +248,11 @@ impl Active {
         self.host.kill();
     }
 
-    fn sample(&mut self, now: Instant) {
+    fn sample(&mut self) {
         let Some(sample) = sample(self.host.pid()) else { return };
         self.peak_memory_bytes = self.peak_memory_bytes.max(sample.resident_bytes);
-        if sample.is_waiting {
-            self.busy_since = now;
+        if sample.is_waiting || std::mem::take(&mut self.has_spoken) {
+            self.turn_began = sample.cpu;
         }
         let memory = self.limits.memory_bytes;
         let turn = Duration::from_millis(self.limits.turn_ms) + TURN_GRACE;
@@ -256,7 +260,7 @@ impl Active {
             self.condemn(HostEnd::MemoryLimit, String::new());
         } else if sample.n_threads > THREADS_MAX {
             self.condemn(HostEnd::ProcessLimit, String::new());
-        } else if self.limits.turn_ms > 0 && now.duration_since(self.busy_since) > turn {
+        } else if self.limits.turn_ms > 0 && sample.cpu.saturating_sub(self.turn_began) > turn {
             self.condemn(HostEnd::TurnLimit, String::new());
         }
     }

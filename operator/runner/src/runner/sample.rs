@@ -1,5 +1,7 @@
 //! What a running process uses, sampled from `/proc`.
 
+use std::time::Duration;
+
 use nix::unistd::Pid;
 
 /// One look at a process.
@@ -7,6 +9,8 @@ use nix::unistd::Pid;
 pub struct Sample {
     /// Whether it was waiting for something, not computing.
     pub is_waiting: bool,
+    /// Processor time so far, to a hundredth of a second.
+    pub cpu: Duration,
     pub n_threads: u64,
     pub resident_bytes: u64,
 }
@@ -27,12 +31,27 @@ pub fn children() -> Vec<Pid> {
 fn parse(stat: &str) -> Option<Sample> {
     let (_, rest) = stat.rsplit_once(") ")?;
     let fields: Vec<&str> = rest.split(' ').collect();
-    let page = 4096;
+    let number = |field: usize| fields.get(field)?.parse::<u64>().ok();
+    let ticks = number(11)? + number(12)?;
     Some(Sample {
         is_waiting: *fields.first()? == "S",
-        n_threads: fields.get(17)?.parse().ok()?,
-        resident_bytes: fields.get(21)?.parse::<u64>().ok()? * page,
+        cpu: Duration::from_millis(ticks * 1000 / ticks_per_second()),
+        n_threads: number(17)?,
+        resident_bytes: number(21)? * page_bytes(),
     })
+}
+
+fn ticks_per_second() -> u64 {
+    configured(nix::unistd::SysconfVar::CLK_TCK, 100)
+}
+
+fn page_bytes() -> u64 {
+    configured(nix::unistd::SysconfVar::PAGE_SIZE, 4096)
+}
+
+fn configured(name: nix::unistd::SysconfVar, otherwise: u64) -> u64 {
+    let value = nix::unistd::sysconf(name).ok().flatten();
+    value.and_then(|value| u64::try_from(value).ok()).filter(|value| *value > 0).unwrap_or(otherwise)
 }
 
 #[cfg(test)]
@@ -48,7 +67,12 @@ mod tests {
     #[test]
     fn a_name_with_brackets_does_not_confuse() {
         let stat = "7 (a) S (b) R 1 7 7 0 -1 4194304 1 0 0 0 2 3 0 0 20 0 5 0 99 1000 250 1844";
-        let wanted = Sample { is_waiting: false, n_threads: 5, resident_bytes: 250 * 4096 };
+        let wanted = Sample {
+            is_waiting: false,
+            cpu: Duration::from_millis(5000 / ticks_per_second()),
+            n_threads: 5,
+            resident_bytes: 250 * page_bytes(),
+        };
         assert_eq!(parse(stat), Some(wanted));
     }
 }

@@ -218,7 +218,9 @@ impl Host {
         // SAFETY: only makes a system call between fork and exec.
         unsafe {
             command.pre_exec(move || {
-                if libc::dup2(fd, 3) < 0 { Err(std::io::Error::last_os_error()) } else { Ok(()) }
+                // Duplicating a descriptor onto itself would leave it to be closed.
+                let done = if fd == 3 { libc::fcntl(fd, libc::F_SETFD, 0) } else { libc::dup2(fd, 3) };
+                if done < 0 { Err(std::io::Error::last_os_error()) } else { Ok(()) }
             });
         }
         let child = command.spawn().unwrap();

@@ -87,6 +87,7 @@ fn host_internals_are_out_of_reach() {
 #[test]
 fn polluted_prototypes_do_not_reach_the_host() {
     let source = "
+        const map = new Map([['k', 1]]), set = new Set([1]);
         const evil = () => { text('evil') };
         for (const name of ['get', 'set', 'value', 'writable', 'has', 'signal', 'code', '0', '1', 'a'])
             Object.defineProperty(Object.prototype, name, {__proto__: null, get: evil, set: evil, configurable: true});
@@ -100,9 +101,10 @@ fn polluted_prototypes_do_not_reach_the_host() {
         Reflect.apply = Reflect.setPrototypeOf = evil;
         globalThis.BigInt = globalThis.Promise = globalThis.Error = globalThis.TypeError = evil;
         const r = await tools.raw({json: '{\"a\":[1,{\"0\":2}],\"__proto__\":3,\"n\":9007199254740993}'}, {});
-        return [r, new Date(0), new Map([]), new Set([])]";
+        return [r, new Date(0), map, set]";
     let said = run(source);
-    let wanted = r#"[{"a":[1,{"0":2}],"__proto__":3,"n":9007199254740993},"1970-01-01T00:00:00.000Z",{},[]]"#;
+    let wanted =
+        r#"[{"a":[1,{"0":2}],"__proto__":3,"n":9007199254740993},"1970-01-01T00:00:00.000Z",{"k":1},[1]]"#;
     assert_eq!(said.value(), Some(wanted));
     assert!(said.texts.iter().all(|text| text == "evil"), "{said:?}");
     let said =
@@ -135,4 +137,8 @@ fn timers_are_an_option() {
         .option("timers")
         .run();
     assert_eq!(said.error().message, "late");
+    let said = program("queueMicrotask(() => { throw new Error('micro') }); await new Promise(() => {})")
+        .option("timers")
+        .run();
+    assert_eq!(said.error().message, "micro");
 }

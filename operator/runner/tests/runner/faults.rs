@@ -3,6 +3,7 @@
 use std::io::Write;
 use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
+use std::process::Stdio;
 use std::time::{Duration, Instant};
 
 use nix::sys::signal::{Signal, kill};
@@ -11,7 +12,7 @@ use seance_proto::codec;
 use seance_proto::host::v1alpha1::{Ended, FromHost, Ready, Text, ToolCall, from_host};
 use seance_proto::link::v1alpha1::{HostEnd, OutputSource, ProgramEnded};
 
-use crate::service::{FromRunner, Options, Service};
+use crate::service::{FromRunner, Options, Service, spawn};
 
 /// I4, K9: the wall limit holds without anyone looking, also where nothing else can.
 #[tokio::test]
@@ -62,9 +63,9 @@ async fn a_host_killed_at_work_is_lost_with_its_signal() {
     service.execute(1, "text('a'); await tools.wait()").await;
     while !matches!(service.next().await, FromRunner::ToolCall(_)) {}
     let running = running_host(&service);
-    kill(Pid::from_raw(running), Signal::SIGSEGV).unwrap();
+    kill(Pid::from_raw(running), Signal::SIGKILL).unwrap();
     let ended = service.ended().await;
-    assert_eq!((ended.end(), ended.signal.as_str()), (HostEnd::Lost, "SIGSEGV"));
+    assert_eq!((ended.end(), ended.signal.as_str()), (HostEnd::Lost, "SIGKILL"));
     assert!(ended.report.is_none());
     assert_eq!(service.value(2, "2").await, "2");
 }
@@ -91,16 +92,12 @@ async fn a_host_killed_between_programs_is_replaced() {
 #[test]
 fn a_runner_whose_hosts_cannot_start_says_so_and_exits() {
     let script = script("#!/bin/sh\necho 'a secret' >&2\nexit 7\n");
-    let (link, _service) = std::os::unix::net::UnixStream::pair().unwrap();
-    let output = std::process::Command::new(env!("CARGO_BIN_EXE_seance-runner"))
-        .args(["runner", "--link-fd", "0", "--self-exe"])
-        .arg(&script.1)
-        .stdin(std::os::fd::OwnedFd::from(link))
-        .output()
-        .unwrap();
-    // Descriptor 0 is refused: a link there would be a mistake.
+    let (_service, link) = std::os::unix::net::UnixStream::pair().unwrap();
+    let runner = spawn(&link.into(), Some(&script.1), Stdio::piped());
+    let output = runner.wait_with_output().unwrap();
+    let said = String::from_utf8_lossy(&output.stderr);
     assert!(!output.status.success());
-    assert!(String::from_utf8_lossy(&output.stderr).contains("--link-fd"));
+    assert!(said.contains("status 7") && said.contains("9 bytes") && !said.contains("secret"), "{said}");
 }
 
 /// J14, I22, L4, L8, case 58: whatever a host sends harms its own program only.
@@ -181,6 +178,30 @@ async fn stray_output_counts_against_the_output_limit() {
     let mut service = Service::assigned(Options { host: Some(script.1.clone()) }).await;
     service.execute_with(1, "", |execute| execute.limits.as_mut().unwrap().output_bytes = 100_000).await;
     assert_eq!(service.ended().await.end(), HostEnd::OutputLimit);
+}
+
+/// Section 7, O17: a host has its streams, its socket and nothing else, and is confined before it
+/// is ready.
+#[tokio::test]
+async fn hosts_are_confined_and_have_nothing_to_reach() {
+    let service = Service::assigned(Options::default()).await;
+    let host = *service.hosts().first().expect("a spare host");
+    let mut open: Vec<i32> = std::fs::read_dir(format!("/proc/{host}/fd"))
+        .unwrap()
+        .map(|entry| entry.unwrap().file_name().to_str().unwrap().parse().unwrap())
+        .collect();
+    open.sort_unstable();
+    assert_eq!(open, [0, 1, 2, 3]);
+    assert!(std::fs::read(format!("/proc/{host}/environ")).unwrap().is_empty());
+    let status = std::fs::read_to_string(format!("/proc/{host}/status")).unwrap();
+    for line in ["NoNewPrivs:\t1", "Seccomp:\t2"] {
+        assert!(status.contains(line), "{line} not in {status}");
+    }
+    let limits = std::fs::read_to_string(format!("/proc/{host}/limits")).unwrap();
+    let limit = |name: &str| limits.lines().find(|line| line.starts_with(name)).unwrap().to_owned();
+    assert!(limit("Max open files").contains(" 16 ") && limit("Max file size").contains(" 0 "));
+    let session = |pid: i32| nix::unistd::getsid(Some(Pid::from_raw(pid))).unwrap();
+    assert_eq!(session(host).as_raw(), host);
 }
 
 fn running_host(service: &Service) -> i32 {

@@ -75,7 +75,7 @@ impl Service {
     /// Starts a runner, takes its hello and welcomes it.
     pub async fn start(options: Options) -> Self {
         let (ours, theirs) = std::os::unix::net::UnixStream::pair().unwrap();
-        let child = spawn(&theirs.into(), options.host.as_deref());
+        let child = spawn(&theirs.into(), options.host.as_deref(), Stdio::inherit());
         ours.set_nonblocking(true).unwrap();
         let socket = tokio::net::UnixStream::from_std(ours).unwrap();
         let (frames, from_runner) = mpsc::channel(1024);
@@ -250,18 +250,22 @@ pub fn limits() -> HostLimits {
     }
 }
 
-fn spawn(link: &OwnedFd, host: Option<&Path>) -> Child {
-    const LINK_FD: i32 = 9;
+/// Starts a runner with the other end of its link.
+pub fn spawn(link: &OwnedFd, host: Option<&Path>, stderr: Stdio) -> Child {
+    const LINK_FD: i32 = 500;
     let fd = link.as_raw_fd();
     let mut command = Command::new(env!("CARGO_BIN_EXE_seance-runner"));
-    command.args(["runner", "--link-fd", &LINK_FD.to_string()]).stdin(Stdio::null());
+    command.args(["runner", "--link-fd", &LINK_FD.to_string()]).stdin(Stdio::null()).stderr(stderr);
     if let Some(host) = host {
         command.arg("--self-exe").arg(host);
     }
     // SAFETY: only makes a system call between fork and exec.
     unsafe {
         command.pre_exec(move || {
-            if libc::dup2(fd, LINK_FD) < 0 { Err(std::io::Error::last_os_error()) } else { Ok(()) }
+            // Duplicating a descriptor onto itself would leave it to be closed.
+            let done =
+                if fd == LINK_FD { libc::fcntl(fd, libc::F_SETFD, 0) } else { libc::dup2(fd, LINK_FD) };
+            if done < 0 { Err(std::io::Error::last_os_error()) } else { Ok(()) }
         });
     }
     command.spawn().unwrap()

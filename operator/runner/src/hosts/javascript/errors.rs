@@ -33,7 +33,7 @@ pub fn describe<'js>(
         Some("call_limit") => "call_limit",
         Some(code) if !prelude.is_tool_error(thrown) && OWN_CODES.contains(&code) => code,
         _ if class == "InternalError" && OUT_OF_MEMORY.contains(&message.as_str()) => "memory_limit",
-        _ if thrown.is_null() && is_heap_full(ctx, host) => "memory_limit",
+        _ if thrown.is_null() && is_memory_used_up(ctx, host) => "memory_limit",
         _ => "exception",
     };
     let frames = frames(ctx, host, thrown);
@@ -59,10 +59,11 @@ pub fn waiting_at(host: &Host) -> Option<Position> {
     host.compiled.get()?.await_position(host.waiting_at.get()?)
 }
 
-/// Whether the interpreter's heap is as good as full, so that it may have failed to say so.
-pub fn is_heap_full(ctx: &Ctx<'_>, host: &Host) -> bool {
+/// Whether the interpreter's memory is or was as good as full, so that it may have failed to say
+/// so. What was in use may have been freed by the failure itself.
+pub fn is_memory_used_up(ctx: &Ctx<'_>, host: &Host) -> bool {
     let limit = host.limits.memory_bytes;
-    limit > 0 && raw::heap_bytes(ctx) >= limit / 10 * 9
+    limit > 0 && (raw::heap_bytes(ctx) >= limit / 10 * 9 || host.peak_memory_bytes() >= limit / 4 * 3)
 }
 
 fn class<'js>(ctx: &Ctx<'js>, thrown: &Value<'js>) -> String {

@@ -3,7 +3,7 @@
 
 use std::cell::{Cell, OnceCell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use nix::sys::resource::{UsageWho, getrusage};
 use seance_proto::host::v1alpha1::{Ended, HostLimits, ProgramError, Text, Warning, from_host, to_host};
@@ -35,7 +35,8 @@ pub struct Host {
     /// The index of the `await` at the top of the program that it waits at, or waited at last.
     pub waiting_at: Cell<Option<usize>>,
     pub store: RefCell<Store>,
-    turn_started: Cell<Instant>,
+    /// Processor time when the turn began. Time spent blocked is the runner's, not the program's.
+    turn_started: Cell<Duration>,
     cpu_before: Duration,
     memory_before: u64,
     output_bytes: Cell<u64>,
@@ -56,7 +57,7 @@ impl Host {
             compiled: OnceCell::new(),
             waiting_at: Cell::new(None),
             store: RefCell::new(store),
-            turn_started: Cell::new(Instant::now()),
+            turn_started: Cell::new(cpu_before),
             cpu_before,
             memory_before,
             output_bytes: Cell::new(0),
@@ -77,7 +78,7 @@ impl Host {
     /// Waits for the next frame, between turns.
     pub fn receive(&self, timeout: Option<Duration>) -> Option<to_host::Frame> {
         let received = self.channel.borrow_mut().receive(timeout);
-        self.turn_started.set(Instant::now());
+        self.turn_started.set(used().0);
         received.unwrap_or_else(|_| exit_now(1))
     }
 
@@ -93,18 +94,21 @@ impl Host {
 
     /// Ends the program when one of its clocks has run out. Called by the engine while it runs.
     pub fn check_clocks(&self) {
-        let turn = self.turn_started.get().elapsed().as_millis() as u64;
+        let cpu = used().0;
+        let turn = cpu.saturating_sub(self.turn_started.get()).as_millis() as u64;
         if over(turn, self.limits.turn_ms) {
             let limit = self.limits.turn_ms;
             self.fail("turn_limit", format!("ran for more than {limit} ms without waiting for anything"));
         }
-        if self.limits.cpu_ms > 0 {
-            let cpu = used().0.saturating_sub(self.cpu_before).as_millis() as u64;
-            if over(cpu, self.limits.cpu_ms) {
-                let limit = self.limits.cpu_ms;
-                self.fail("cpu_limit", format!("used more than {limit} ms of processor time"));
-            }
+        if over(cpu.saturating_sub(self.cpu_before).as_millis() as u64, self.limits.cpu_ms) {
+            let limit = self.limits.cpu_ms;
+            self.fail("cpu_limit", format!("used more than {limit} ms of processor time"));
         }
+    }
+
+    /// The most memory that the process has had since the program began.
+    pub fn peak_memory_bytes(&self) -> u64 {
+        used().1.saturating_sub(self.memory_before)
     }
 
     /// Adds a warning to the result.
@@ -161,12 +165,11 @@ impl Host {
         for (_, message) in self.rejections.take() {
             self.warn("unhandled_rejection", message);
         }
-        let (cpu, memory) = used();
         let mut ended = Ended {
             warnings: self.warnings.take(),
             unawaited_calls: self.unawaited.take(),
-            cpu_us: cpu.saturating_sub(self.cpu_before).as_micros() as u64,
-            peak_memory_bytes: memory.saturating_sub(self.memory_before),
+            cpu_us: used().0.saturating_sub(self.cpu_before).as_micros() as u64,
+            peak_memory_bytes: self.peak_memory_bytes(),
             ..Ended::default()
         };
         match outcome {

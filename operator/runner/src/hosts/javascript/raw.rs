@@ -93,6 +93,20 @@ pub fn add_binary(ctx: &Ctx<'_>) {
     unsafe { qjs::JS_AddIntrinsicTypedArrays(ctx.as_raw().as_ptr()) };
 }
 
+/// Runs the next job; false when there is none. The wrapper's own function drops what escapes a
+/// job, which has no promise to end up in: a microtask threw, or there was no memory left to
+/// reject with.
+pub fn run_job(ctx: &Ctx<'_>) -> Result<bool> {
+    let mut ran_in = std::ptr::null_mut();
+    // SAFETY: the runtime is alive as long as `ctx`, and this is its only context, so that is where
+    // an exception is left.
+    match unsafe { qjs::JS_ExecutePendingJob(qjs::JS_GetRuntime(ctx.as_raw().as_ptr()), &mut ran_in) } {
+        0 => Ok(false),
+        n if n > 0 => Ok(true),
+        _ => Err(rquickjs::Error::Exception),
+    }
+}
+
 /// Bytes in use by the interpreter's heap.
 pub fn heap_bytes(ctx: &Ctx<'_>) -> u64 {
     // SAFETY: the structure is plain numbers that the call fills in.

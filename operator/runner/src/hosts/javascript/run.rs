@@ -75,7 +75,7 @@ fn begin<'js>(ctx: &Ctx<'js>, program: &Rc<Program<'js>>, start: &Start) -> rqui
 /// Runs jobs until none is left. The clocks see all of it as one turn.
 fn turn<'js>(ctx: &Ctx<'js>, program: &Program<'js>) {
     loop {
-        while ctx.execute_pending_job() {}
+        while raw::run_job(ctx).unwrap_or_else(|error| fail(ctx, program, error)) {}
         match program.run_timer(ctx) {
             Ok(true) => {}
             Ok(false) => return,
@@ -128,7 +128,7 @@ fn outcome<'js>(ctx: &Ctx<'js>, program: &Program<'js>, main: &Promise<'js>) -> 
 }
 
 fn deadlock(ctx: &Ctx<'_>, host: &Host) -> ProgramError {
-    if errors::is_heap_full(ctx, host) {
+    if errors::is_memory_used_up(ctx, host) {
         let message = format!("used more than {} bytes of memory", host.limits.memory_bytes);
         return ProgramError { code: "memory_limit".to_owned(), message, ..Default::default() };
     }
