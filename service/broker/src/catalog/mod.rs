@@ -6,6 +6,7 @@
 
 mod cache;
 mod error;
+mod locate;
 mod near;
 mod schema;
 mod shape;
