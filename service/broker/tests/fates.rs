@@ -73,7 +73,7 @@ struct World {
     n_calls: u64,
     repeatable: HashSet<CallId>,
     slots: [Option<Attachment>; 2],
-    /// The calls that each slot's provider took and hasn't told of since.
+    /// The calls that each slot's provider took.
     taken: [Vec<CallId>; 2],
     /// Calls that may be with a provider: taken, and not disowned since.
     with_provider: HashSet<CallId>,
@@ -134,23 +134,22 @@ impl World {
         }
         let names: Vec<&str> = tools.iter().map(|tool| TOOLS[*tool]).collect();
         let mut attach = Attach { again, ..serving(&names) };
-        let mut disowned = Vec::new();
-        let had = self.taken[slot].clone();
-        for (call, says) in had.iter().zip(says.iter().cycle()).filter(|_| again) {
+        for (call, says) in self.taken[slot].iter().zip(says.iter().cycle()).filter(|_| again) {
             match says {
                 0 => attach.held.push(*call),
                 1 => attach.finished.push((*call, text("finished"))),
                 2 => attach.unknown.push(*call),
-                _ => disowned.push(*call),
+                _ => {}
             }
         }
+        let finished = attach.finished.iter().map(|(call, _)| *call);
+        let told: HashSet<CallId> =
+            attach.held.iter().chain(&attach.unknown).copied().chain(finished).collect();
         if let Ok(attachment) = session.providers.attach(session_id(1), attach) {
             self.slots[slot] = Some(attachment);
             if again {
-                // Whoever says of a call that it was never seen must be believed.
-                self.taken[slot].retain(|call| !disowned.contains(call));
-                // A provider without a call's name in its lists disowns all of its tools' lost calls.
-                self.with_provider.retain(|call| self.taken.iter().flatten().any(|taken| taken == call));
+                // It disowns the calls that it doesn't tell of, and is believed.
+                self.with_provider.retain(|call| told.contains(call));
             }
         }
     }
@@ -163,24 +162,12 @@ impl World {
             () = std::future::ready(()) => return,
         };
         if let Ok(ToProvider::Call(got)) = message {
-            assert!(!self.ends.contains_key(&got.id), "{} had ended", got.id);
             let is_new = self.with_provider.insert(got.id);
-            assert!(
-                is_new
-                    || got.repeated
-                    || !self.taken.iter().flatten().any(|taken| *taken == got.id)
-                    || self.may_be_disowned(got.id),
-                "{} was taken twice",
-                got.id
-            );
+            assert!(!self.ends.contains_key(&got.id), "{} had ended", got.id);
+            assert!(is_new || got.repeated, "{} was taken twice", got.id);
             assert!(!got.repeated || self.repeatable.contains(&got.id), "{} may not be repeated", got.id);
             self.taken[slot].push(got.id);
         }
-    }
-
-    /// Another slot's provider can have disowned a call of its tools that this one took.
-    fn may_be_disowned(&self, call: CallId) -> bool {
-        self.taken.iter().filter(|taken| taken.contains(&call)).count() == 1
     }
 }
 
