@@ -4,6 +4,7 @@ mod comments;
 mod declarations;
 mod instructions;
 mod literals;
+mod pointer;
 mod schema;
 mod types;
 

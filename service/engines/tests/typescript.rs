@@ -107,7 +107,7 @@ await Promise.all([tools._then(), tools.new({}), tools.delete({ a: 1n }), tools.
 try {
   await tools.call("get-user", { id: 2 });
 } catch (error) {
-  if (error instanceof ToolError) text([error.name, error.message, error.code, error.tool, error.callId, error.retryable]);
+  if (error instanceof ToolError) text([error.name, error.message, error.code, error.tool, error.call, error.retryable]);
 }
 controller.abort();
 for (const { name, description } of ALL_TOOLS) text(name + description);

@@ -145,8 +145,8 @@ fn deep_and_wide_values_are_cut_in_one_pass() {
     let wide = format!("[{}]", vec![r#"{"id":9007199254740993,"name":"a name"}"#; 100_000].join(","));
     let started = Instant::now();
     assert!(cut_to(&wide, 65_536).len() > 60_000);
-    // About 30 ms here without optimisation; the bound only tells one pass from many.
-    assert!(started.elapsed() < Duration::from_secs(5));
+    // Well below a second of work without optimisation; the bound only tells one pass from many.
+    assert!(started.elapsed() < Duration::from_secs(30));
 }
 
 fn any_json() -> impl Strategy<Value = Value> {

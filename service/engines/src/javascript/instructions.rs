@@ -19,7 +19,7 @@ Calling tools
 time with `Promise.all` or `Promise.race`.
 - A result is a JSON value. An integer beyond 2**53 arrives as a bigint, and a bigint passed to a tool \
 is an integer there.
-- A failed call throws a `ToolError` with `message`, `code`, `tool`, `callId` and `retryable`; catch it to \
+- A failed call throws a `ToolError` with `message`, `code`, `tool`, `call` and `retryable`; catch it to \
 go on.
 - `tools.name(args, { signal })` with the signal of an `AbortController` can be cancelled.
 - Calls that are not awaited are finished before the program ends.
@@ -66,7 +66,7 @@ declare class AbortController {
 declare class ToolError extends Error {
   readonly code: string;
   readonly tool: string;
-  readonly callId: string;
+  readonly call: number;
   readonly retryable: boolean;
 }
 ";

@@ -1,6 +1,6 @@
 //! JSON values and keys as TypeScript.
 
-use serde_json::{Number, Value};
+use serde_json::{Map, Number, Value};
 
 use super::comments::inline;
 use super::is_identifier;
@@ -9,9 +9,15 @@ use super::types::Type;
 /// The largest integer that a number holds exactly, together with all below it.
 const SAFE_INTEGER_MAX: u64 = (1 << 53) - 1;
 
-/// The type of exactly this value.
-pub(super) fn literal(value: &Value, depth_left: usize) -> Type {
-    let inside = |value: &Value| literal(value, depth_left - 1).text;
+/// The type of exactly this value. Takes one from `left` for each value in it; `unknown` where
+/// nothing is left, or where values nest deeper than `depth_left`.
+pub(super) fn literal(value: &Value, depth_left: usize, left: &mut usize) -> Type {
+    let n_inside = value.as_array().map_or(0, Vec::len) + value.as_object().map_or(0, Map::len);
+    if n_inside >= *left {
+        *left = 0;
+        return Type::unknown();
+    }
+    *left -= 1;
     match value {
         Value::Null => Type::atom("null"),
         Value::Bool(value) => Type::atom(value.to_string()),
@@ -21,13 +27,15 @@ pub(super) fn literal(value: &Value, depth_left: usize) -> Type {
             Type::atom(format!("unknown {}", inline("too deep to show")))
         }
         Value::Array(items) => {
-            Type::atom(format!("[{}]", items.iter().map(inside).collect::<Vec<_>>().join(", ")))
+            let items = items.iter().map(|item| literal(item, depth_left - 1, left).text);
+            Type::atom(format!("[{}]", items.collect::<Vec<_>>().join(", ")))
         }
         Value::Object(entries) if entries.is_empty() => Type::atom("Record<string, never>"),
         Value::Object(entries) => {
-            let members: Vec<_> =
-                entries.iter().map(|(name, value)| format!("{}: {}", key(name), inside(value))).collect();
-            Type::atom(format!("{{ {} }}", members.join("; ")))
+            let member = |(name, value): (&String, &Value)| {
+                format!("{}: {}", key(name), literal(value, depth_left - 1, left).text)
+            };
+            Type::atom(format!("{{ {} }}", entries.iter().map(member).collect::<Vec<_>>().join("; ")))
         }
     }
 }

@@ -13,10 +13,13 @@ use serde_json::{Map, Value};
 use super::comments::{self, doc, inline};
 use super::is_identifier;
 use super::literals::{key, literal};
+use super::pointer::resolve;
 use super::types::{Type, intersection, union};
 
 /// How many schemas one tool's declaration goes through.
 const VISITS_MAX: usize = 20_000;
+/// How many bytes of comments and keys one tool's declaration has before it is given up.
+const BYTES_MAX: usize = 64 * 1024;
 /// How many types may be one another before the last is `unknown`.
 const CHAIN_MAX: usize = 16;
 /// The longest doc comment inside a type, in bytes.
@@ -102,6 +105,7 @@ pub(super) struct Renderer<'a> {
     waiting: VecDeque<usize>,
     n_chained: usize,
     n_visits: usize,
+    n_bytes: usize,
 }
 
 impl<'a> Renderer<'a> {
@@ -124,6 +128,7 @@ impl<'a> Renderer<'a> {
             waiting: VecDeque::new(),
             n_chained: 0,
             n_visits: 0,
+            n_bytes: 0,
         }
     }
 
@@ -144,7 +149,7 @@ impl<'a> Renderer<'a> {
                 self.render_named(n);
             }
         }
-        if self.n_visits > VISITS_MAX {
+        if self.is_spent() {
             return None;
         }
         let mut types = String::new();
@@ -163,6 +168,11 @@ impl<'a> Renderer<'a> {
         Some(Rendered { types, names: self.named.into_iter().map(|named| named.name).collect() })
     }
 
+    /// Whether there is more than can be shown: the rest is not worth going through.
+    fn is_spent(&self) -> bool {
+        self.n_visits > VISITS_MAX || self.n_bytes > BYTES_MAX
+    }
+
     fn root_of(&self, side: Side) -> &'a Value {
         self.roots[side as usize]
     }
@@ -174,7 +184,7 @@ impl<'a> Renderer<'a> {
             _ => return Type::unknown(),
         };
         self.n_visits += 1;
-        if self.n_visits > VISITS_MAX {
+        if self.is_spent() {
             return Type::unknown();
         }
         if at.depth > self.detail.depth_max {
@@ -193,12 +203,9 @@ impl<'a> Renderer<'a> {
         if let Some(Value::String(reference)) = schema.get("$ref") {
             parts.push(self.reference(reference, at));
         }
-        let depth_left = self.detail.depth_max.saturating_sub(at.depth);
         match (schema.get("const"), schema.get("enum")) {
-            (Some(value), _) => parts.push(literal(value, depth_left)),
-            (None, Some(Value::Array(values))) => {
-                parts.push(union(values.iter().map(|value| literal(value, depth_left)).collect()));
-            }
+            (Some(value), _) => parts.push(self.one_of(std::slice::from_ref(value), at)),
+            (None, Some(Value::Array(values))) => parts.push(self.one_of(values, at)),
             _ => parts.extend(self.typed(schema, at)),
         }
         for keyword in ["anyOf", "oneOf"] {
@@ -210,6 +217,15 @@ impl<'a> Renderer<'a> {
             parts.push(self.render(branch, at.beside()));
         }
         parts
+    }
+
+    fn one_of(&mut self, values: &[Value], at: At) -> Type {
+        let depth_left = self.detail.depth_max.saturating_sub(at.depth);
+        let mut left = VISITS_MAX.saturating_sub(self.n_visits + values.len());
+        let types = values.iter().map(|value| (left > 0).then(|| literal(value, depth_left, &mut left)));
+        let types: Option<Vec<_>> = types.collect();
+        self.n_visits = if left == 0 { VISITS_MAX + 1 } else { VISITS_MAX - left };
+        types.map_or_else(Type::unknown, union)
     }
 
     /// The type by the `type` keyword, or by what only one type has.
@@ -241,6 +257,9 @@ impl<'a> Renderer<'a> {
         let (mut lines, mut types) = (String::new(), Vec::new());
         let mut n_optional = 0;
         for (name, property) in properties.into_iter().flatten() {
+            if self.is_spent() {
+                break;
+            }
             let is_required = required.contains(&name.as_str());
             let kind = self.render(property, inside);
             lines += &self.member(property, name, is_required, &kind.text, inside);
@@ -265,11 +284,12 @@ impl<'a> Renderer<'a> {
         }
     }
 
-    fn member(&self, schema: &Value, name: &str, is_required: bool, kind: &str, at: At) -> String {
+    fn member(&mut self, schema: &Value, name: &str, is_required: bool, kind: &str, at: At) -> String {
         let comment = match self.detail.has_comments {
             true => doc(comments::description(schema), &comments::notes(schema), DOC_BYTES_MAX, at.level),
             false => String::new(),
         };
+        self.n_bytes += comment.len() + name.len();
         let optional = if is_required { "" } else { "?" };
         format!("{comment}{}{}{optional}: {kind};\n", at.indent(), key(name))
     }
@@ -395,27 +415,4 @@ impl<'a> Renderer<'a> {
 
 fn names(required: Option<&Value>) -> Vec<&str> {
     required.and_then(Value::as_array).into_iter().flatten().filter_map(Value::as_str).collect()
-}
-
-/// The schema that a reference within `root` means, with its pointer.
-fn resolve<'a>(root: &'a Value, reference: &str) -> Option<(String, &'a Value)> {
-    let pointer = percent_decoded(reference.strip_prefix('#')?)?;
-    let schema = root.pointer(&pointer)?;
-    matches!(schema, Value::Object(_) | Value::Bool(_)).then_some((pointer, schema))
-}
-
-fn percent_decoded(text: &str) -> Option<String> {
-    let mut bytes = Vec::with_capacity(text.len());
-    let mut rest = text.as_bytes();
-    while let Some((&byte, after)) = rest.split_first() {
-        if byte != b'%' {
-            bytes.push(byte);
-            rest = after;
-            continue;
-        }
-        let digits = std::str::from_utf8(after.get(..2)?).ok()?;
-        bytes.push(u8::from_str_radix(digits, 16).ok()?);
-        rest = &after[2..];
-    }
-    String::from_utf8(bytes).ok()
 }
