@@ -136,10 +136,21 @@ pub struct SandboxStatus {
     pub id: seance_core::ids::SandboxId,
     /// The process id of its keeper, whose only child is the runner.
     pub keeper_pid: u32,
-    /// Whether a session has it.
-    pub claimed: bool,
-    /// Whether it is being ended.
-    pub ending: bool,
+    /// Where it is in its life.
+    pub state: SandboxState,
+}
+
+/// Where a sandbox is in its life.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum SandboxState {
+    /// Its runner has not said hello yet.
+    Starting,
+    /// It can be claimed.
+    Warm,
+    /// A session has it.
+    Claimed,
+    /// It is being ended.
+    Ending,
 }
 
 async fn confinement(config: &Config) -> Result<Vec<String>, StartError> {

@@ -189,8 +189,7 @@ impl Pool {
         let status = |shared: &Arc<Shared>| SandboxStatus {
             id: shared.id,
             keeper_pid: shared.keeper_pid,
-            claimed: shared.is_claimed.load(Ordering::Relaxed),
-            ending: shared.is_ending(),
+            state: shared.state(),
         };
         lock(&self.list).values().map(status).collect()
     }

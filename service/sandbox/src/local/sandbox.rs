@@ -23,6 +23,7 @@ use tokio::task::JoinHandle;
 use tokio::time::timeout;
 use tokio_util::task::TaskTracker;
 
+use super::SandboxState;
 use super::launch::{Launched, MEMORY_RESERVE_BYTES};
 use super::output::{self, LastLine};
 use super::pool::Listed;
@@ -53,7 +54,8 @@ pub(super) struct Sandbox {
 pub(super) struct Shared {
     pub(super) id: SandboxId,
     pub(super) keeper_pid: u32,
-    pub(super) is_claimed: AtomicBool,
+    is_ready: AtomicBool,
+    is_claimed: AtomicBool,
     /// Nobody waits for its end any more, or somebody waited in vain.
     is_forgotten: AtomicBool,
     asked: watch::Sender<Option<SandboxEnd>>,
@@ -75,6 +77,7 @@ pub(super) async fn start(
     let shared = Arc::new(Shared {
         id,
         keeper_pid: child.id().unwrap_or(0),
+        is_ready: AtomicBool::new(false),
         is_claimed: AtomicBool::new(false),
         is_forgotten: AtomicBool::new(false),
         asked: watch::Sender::new(None),
@@ -110,6 +113,7 @@ pub(super) async fn start(
     };
     let link_sender = Arc::new(link_sender);
     drop(sender.set(Arc::clone(&link_sender)));
+    shared.is_ready.store(true, Ordering::Relaxed);
     Ok(Sandbox { engines, shared, sender: link_sender, inbox, handle })
 }
 
@@ -186,8 +190,14 @@ impl Shared {
         known(&self.ended).await
     }
 
-    pub(super) fn is_ending(&self) -> bool {
-        self.asked.borrow().is_some()
+    pub(super) fn state(&self) -> SandboxState {
+        if self.asked.borrow().is_some() {
+            return SandboxState::Ending;
+        }
+        if self.is_claimed.load(Ordering::Relaxed) {
+            return SandboxState::Claimed;
+        }
+        if self.is_ready.load(Ordering::Relaxed) { SandboxState::Warm } else { SandboxState::Starting }
     }
 
     pub(super) fn is_leaked(&self) -> bool {

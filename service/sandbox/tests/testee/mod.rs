@@ -6,11 +6,10 @@
 
 pub mod runner;
 
-use std::ffi::OsString;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use seance_core::ids::{Epoch, ProgramNumber, SandboxId, SessionId, TenantId};
+use seance_core::ids::{Epoch, ProgramNumber, SessionId, TenantId};
 use seance_core::limits::Limits;
 use seance_core::link::{Addressed, FromRunner, RunProgram, ToRunner};
 use seance_core::sandbox::{ClaimRequest, Claimed, LinkEvent, SandboxBackend};
@@ -23,11 +22,29 @@ use seance_sandbox::local::{Config, Confinement, LocalBackend};
 #[unsafe(link_section = ".init_array")]
 static ENTRY: extern "C" fn() = entry;
 
+/// Comes before the arguments of the real runner, as a command of the service's binary would.
+pub const REAL_RUNNER: &str = "real-runner";
+
 extern "C" fn entry() {
     let mut args = std::env::args_os().skip(1);
     let code = match args.next().as_ref().and_then(|arg| arg.to_str()) {
         Some(INIT_COMMAND) => init_main(args),
         Some("runner") => runner::main(),
+        Some(REAL_RUNNER) => seance_runner::main_from_args(args),
+        Some("sleeper") => {
+            // SAFETY: starts a session; whether it could doesn't matter.
+            unsafe { libc::setsid() };
+            std::thread::sleep(Duration::from_secs(600));
+            ExitCode::SUCCESS
+        }
+        Some("service") => {
+            let text: Vec<_> = args.map(|arg| arg.into_string().expect("we wrote it")).collect();
+            let unconfined = text[0] == "Unconfined";
+            let confinement = if unconfined { Confinement::Unconfined } else { Confinement::Required };
+            let runtime = tokio::runtime::Runtime::new().expect("this machine can run one");
+            runtime.block_on(crate::service(confinement, &text[1]));
+            ExitCode::SUCCESS
+        }
         _ => return,
     };
     std::process::exit(if code == ExitCode::SUCCESS { 0 } else { status(code) });
@@ -77,10 +94,6 @@ impl Guest {
         guest
     }
 
-    pub fn id(&self) -> SandboxId {
-        self.claimed.id
-    }
-
     pub async fn send(&self, frame: ToRunner) {
         let sent = self.claimed.sender.send(Addressed { epoch: Epoch(1), frame });
         tokio::time::timeout(DEADLINE, sent).await.expect("in time").expect("the link is there");
@@ -122,6 +135,7 @@ impl Guest {
         program
     }
 
+    #[allow(dead_code, reason = "the tests of the real runner have their own")]
     /// Runs a program to its end and gives what it wrote.
     pub async fn run(&mut self, source: &str) -> String {
         let program = self.start(source).await;
@@ -140,10 +154,19 @@ impl Guest {
     }
 }
 
+/// One whose runners are those of this test.
+#[allow(dead_code, reason = "the tests of the real runner have their own")]
 pub async fn backend(confinement: Confinement) -> LocalBackend {
     LocalBackend::start(config(confinement)).await.expect("this machine can make sandboxes")
 }
 
-pub fn os(text: &str) -> OsString {
-    text.into()
+#[allow(dead_code, reason = "not every test waits")]
+/// Waits for a condition, looking at it often.
+pub async fn eventually(condition: impl Fn() -> bool) {
+    let wait = async {
+        while !condition() {
+            tokio::time::sleep(Duration::from_millis(2)).await;
+        }
+    };
+    tokio::time::timeout(DEADLINE, wait).await.expect("the condition holds in time");
 }

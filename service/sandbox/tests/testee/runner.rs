@@ -35,28 +35,25 @@ async fn serve() {
     let endpoint = Endpoint::from_static("http://link");
     let channel = endpoint.connect_with_connector(connect).await.expect("the service is there");
     let (frames, queue) = mpsc::channel(64);
+    let mut wire = Wire { frames, number: 0 };
     let engine = Engine { language: "javascript".to_owned(), version: "test".to_owned() };
     let hello = Hello { version_min: 1, version_max: 1, engines: vec![engine], ..Hello::default() };
-    send(&frames, 0, Frame::Hello(hello)).await;
+    wire.unnumbered(Frame::Hello(hello)).await;
     let mut client = LinkClient::new(channel);
     let answered = client.attach(ReceiverStream::new(queue)).await;
     let mut incoming = answered.expect("the service takes a runner").into_inner();
-    let mut number = 0;
     while let Ok(Some(message)) = incoming.message().await {
         match message.frame {
             Some(attach_response::Frame::Assign(assign)) => {
-                send(&frames, 0, Frame::Assigned(Assigned { session_id: assign.session_id })).await;
+                wire.unnumbered(Frame::Assigned(Assigned { session_id: assign.session_id })).await;
             }
             Some(attach_response::Frame::Execute(execute)) => {
-                let output = attempt(&execute.source, &frames).await;
-                let source = OutputSource::Text as i32;
-                let output = Output { program: execute.program, source, data: output.into() };
-                send(&frames, number + 1, Frame::Output(output)).await;
+                let output = attempt(&execute.source, &mut wire).await;
+                wire.numbered(output_of(execute.program, output.into())).await;
                 let end = HostEnd::Reported as i32;
                 let report = Some(Default::default());
                 let ended = ProgramEnded { program: execute.program, end, report, ..Default::default() };
-                send(&frames, number + 2, Frame::ProgramEnded(ended)).await;
-                number += 2;
+                wire.numbered(Frame::ProgramEnded(ended)).await;
             }
             Some(attach_response::Frame::Shutdown(_)) => return,
             _ => {}
@@ -64,6 +61,27 @@ async fn serve() {
     }
 }
 
-pub async fn send(frames: &mpsc::Sender<AttachRequest>, number: u64, frame: Frame) {
-    frames.send(AttachRequest { number, frame: Some(frame) }).await.expect("the link is there");
+pub fn output_of(program: u64, data: bytes::Bytes) -> Frame {
+    Frame::Output(Output { program, source: OutputSource::Text as i32, data })
+}
+
+/// To the service.
+pub struct Wire {
+    pub frames: mpsc::Sender<AttachRequest>,
+    pub number: u64,
+}
+
+impl Wire {
+    pub async fn numbered(&mut self, frame: Frame) {
+        self.number += 1;
+        self.raw(self.number, Some(frame)).await;
+    }
+
+    pub async fn unnumbered(&mut self, frame: Frame) {
+        self.raw(0, Some(frame)).await;
+    }
+
+    pub async fn raw(&mut self, number: u64, frame: Option<Frame>) {
+        self.frames.send(AttachRequest { number, frame }).await.expect("the link is there");
+    }
 }
