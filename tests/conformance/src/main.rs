@@ -1,0 +1,144 @@
+//! `seance-conformance`: runs the acceptance lists against a service and says line by line what
+//! holds. Exits with 1 when a line fails, with 2 when nothing could be run.
+
+use std::process::ExitCode;
+
+use anyhow::{Context as _, bail, ensure};
+use clap::{Parser, ValueEnum};
+use seance_conformance::door::Door;
+use seance_conformance::plan::{self, Entry, Work};
+use seance_conformance::report::{Report, State};
+use seance_conformance::run::{self, Target};
+use seance_conformance::service::{Process, Service};
+
+/// Runs the acceptance lists against a Seance service, line by line.
+#[derive(Debug, Parser)]
+#[command(version)]
+struct Arguments {
+    /// How the service makes sandboxes.
+    #[arg(long, value_enum, default_value_t = Backend::Local)]
+    backend: Backend,
+    /// Prints one JSON object instead of a table.
+    #[arg(long)]
+    json: bool,
+    /// Runs only these lines, such as "case 9,A12".
+    #[arg(long, value_delimiter = ',', value_name = "ID")]
+    only: Vec<String>,
+    /// Lists the lines with what they assert, and runs nothing.
+    #[arg(long)]
+    list: bool,
+    /// Runs against this service instead of starting one.
+    #[arg(long, value_name = "URL")]
+    address: Option<String>,
+    /// The process of the service at --address, for the lines that look at it or kill parts of it.
+    #[arg(long, value_name = "PID", requires = "address")]
+    service_pid: Option<i32>,
+    /// The seed of the property tests; a new one each time when left out.
+    #[arg(long)]
+    seed: Option<u64>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Backend {
+    Local,
+    Kubernetes,
+}
+
+#[tokio::main]
+async fn main() -> ExitCode {
+    match run(Arguments::parse()).await {
+        Ok(code) => code,
+        Err(error) => {
+            eprintln!("seance-conformance: {error:#}");
+            ExitCode::from(2)
+        }
+    }
+}
+
+async fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
+    if arguments.backend == Backend::Kubernetes {
+        bail!("the kubernetes backend is not built yet; run with --backend local");
+    }
+    let entries = chosen(plan::all()?, &arguments.only)?;
+    if arguments.list {
+        list(&entries);
+        return Ok(ExitCode::SUCCESS);
+    }
+    let seed = arguments.seed.unwrap_or_else(rand::random);
+    eprintln!("seed {seed}; to run the same programs again: --seed {seed}");
+    let report = match &arguments.address {
+        Some(address) => {
+            let process = arguments.service_pid.map(|pid| Process { pid });
+            let door = Door::connect(address).await?;
+            run_all(Target { door, process, log: None, seed }, entries).await
+        }
+        None => run_own(seed, entries).await?,
+    };
+    match arguments.json {
+        true => println!("{}", serde_json::to_string(&report)?),
+        false => println!("{}", report.to_table(None)),
+    }
+    Ok(if report.failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// Runs against a service of our own and ends it, whatever came of the rows.
+async fn run_own(seed: u64, entries: Vec<Entry>) -> anyhow::Result<Report> {
+    let service = Service::start().await?;
+    let door = Door::connect(&service.address).await?;
+    let target = Target { door, process: Some(service.process), log: Some(service.log.clone()), seed };
+    let report = run_all(target, entries).await;
+    service.end().await.context("ending the service")?;
+    Ok(report)
+}
+
+async fn run_all(target: Target, entries: Vec<Entry>) -> Report {
+    let progress = |row: &seance_conformance::report::Row| {
+        if row.state == State::Failed {
+            eprintln!("failed: {} in {}: {}", row.id, row.language, row.note);
+        }
+    };
+    let report = Report::of(run::rows(&target, entries, progress).await);
+    eprintln!("{}", report.summary());
+    report
+}
+
+fn chosen(entries: Vec<Entry>, only: &[String]) -> anyhow::Result<Vec<Entry>> {
+    let wanted: Vec<String> = only.iter().map(|id| full_id(id.trim())).collect();
+    for id in &wanted {
+        ensure!(entries.iter().any(|entry| entry.id == *id), "no line has the id {id:?}; --list shows all");
+    }
+    Ok(entries.into_iter().filter(|entry| wanted.is_empty() || wanted.contains(&entry.id)).collect())
+}
+
+/// "9" is short for "case 9", and "a12" for "A12".
+fn full_id(id: &str) -> String {
+    match id.parse::<u32>() {
+        Ok(number) => format!("case {number}"),
+        Err(_) if id.to_ascii_lowercase().starts_with("case ") => id.to_ascii_lowercase(),
+        Err(_) => id.to_ascii_uppercase(),
+    }
+}
+
+fn list(entries: &[Entry]) {
+    for Entry { id, language, work } in entries {
+        let what = match work {
+            Work::Run(blocks) => blocks.iter().map(|case| case.what.as_str()).collect::<Vec<_>>().join("; "),
+            Work::Later(note) => format!("unbuilt: {note}"),
+        };
+        println!("{id:<8} {language:<10} {what}");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ids_can_be_written_short_and_unknown_ones_are_refused() {
+        assert_eq!((full_id("9"), full_id("a12")), ("case 9".to_owned(), "A12".to_owned()));
+        let entries = plan::all().unwrap();
+        let only = chosen(entries.clone(), &["9".to_owned()]).unwrap();
+        assert!(!only.is_empty() && only.iter().all(|entry| entry.id == "case 9"));
+        assert!(chosen(entries, &["case 2".to_owned()]).is_err());
+    }
+}
