@@ -29,7 +29,7 @@ pub struct Outbox {
 }
 
 enum Waiting {
-    Whole(AttachRequest),
+    Whole(Box<AttachRequest>),
     Chunks { id: u64, rest: Bytes, total_bytes: u64 },
 }
 
@@ -119,7 +119,7 @@ impl Outbox {
             let Ok(permit) = wire.try_reserve() else { return };
             match front {
                 Waiting::Whole(request) => {
-                    permit.send(std::mem::take(request));
+                    permit.send(std::mem::take(&mut **request));
                     self.waiting.pop_front();
                 }
                 Waiting::Chunks { id, rest, total_bytes } => {
@@ -136,7 +136,7 @@ impl Outbox {
 
     fn enqueue(&mut self, request: AttachRequest) {
         if request.encoded_len() <= CHUNK_BYTES {
-            self.waiting.push_back(Waiting::Whole(request));
+            self.waiting.push_back(Waiting::Whole(Box::new(request)));
         } else {
             let rest = Bytes::from(request.encode_to_vec());
             let total_bytes = rest.len() as u64;

@@ -37,6 +37,7 @@ pub struct HostProcess {
 }
 
 /// What a host did.
+#[expect(clippy::large_enum_variant, reason = "handed on at once, one at a time, and never kept in numbers")]
 #[derive(Debug)]
 pub enum Event {
     /// It sent a frame.
@@ -260,6 +261,7 @@ impl Drop for HostProcess {
     }
 }
 
+#[expect(clippy::large_enum_variant, reason = "handed on at once, one at a time, and never kept in numbers")]
 enum Drained {
     Event(Event),
     Frames,
