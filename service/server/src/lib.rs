@@ -14,5 +14,6 @@ mod service;
 mod services;
 pub mod status;
 pub mod telemetry;
+mod unknown;
 
 pub use service::{DRAIN_TIMEOUT, Error, Service, serve};

@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use http::{HeaderMap, HeaderValue, Request, Response};
 use http_body::{Body as HttpBody, Frame, SizeHint};
+use http_body_util::{BodyExt, Full, Limited};
 use seance_core::ids::TenantId;
 use seance_core::reasons;
 use tokio_util::sync::CancellationToken;
@@ -22,8 +23,14 @@ use tracing::{Instrument, Span};
 use crate::auth::Access;
 use crate::metrics::{Method, Metrics, Running};
 use crate::status::{self, Plain, REASON_HEADER, REQUEST_ID_HEADER};
-use crate::telemetry;
+use crate::{telemetry, unknown};
 
+/// The largest message that is taken. A little more than is sent, so that what a client built of our
+/// messages fits with its own fields around it.
+pub const INBOUND_BYTES_MAX: usize = seance_proto::PUBLIC_MESSAGE_BYTES_MAX + 64 * 1024;
+const TOO_LARGE: &str = "the message is over 3 MiB";
+/// What stands before a message: whether it is compressed, and its length.
+const MESSAGE_PREFIX_BYTES: usize = 5;
 /// An answer leaves this long before the call's own deadline, so that it arrives.
 pub const DEADLINE_MARGIN: Duration = Duration::from_millis(500);
 
@@ -91,7 +98,7 @@ type ResponseFuture<E> = Pin<Box<dyn Future<Output = Result<Response<Body>, E>> 
 
 impl<S> Service<Request<Body>> for Requests<S>
 where
-    S: Service<Request<Body>, Response = Response<Body>>,
+    S: Service<Request<Body>, Response = Response<Body>> + Clone + Send + 'static,
     S::Future: Send + 'static,
     S::Error: Send + 'static,
 {
@@ -127,9 +134,15 @@ where
         };
         span.record("tenant", caller.tenant.as_str());
         request.extensions_mut().insert(caller.clone());
-        let response = self.inner.call(request).instrument(span.clone());
+        // The one that was polled ready is the one that is called.
+        let unpolled = self.inner.clone();
+        let mut inner = std::mem::replace(&mut self.inner, unpolled);
         Box::pin(async move {
-            let response = response.await?;
+            let request = match with_known_fields(request, &caller).instrument(span.clone()).await {
+                Ok(request) => request,
+                Err(refused) => return Ok(finish((*refused).into_http(), &request_id, running, span)),
+            };
+            let response = inner.call(request).instrument(span.clone()).await?;
             Ok(finish(with_our_reason(response, &caller), &request_id, running, span))
         })
     }
@@ -161,6 +174,29 @@ impl<S> Requests<S> {
         }
         Ok(caller)
     }
+}
+
+/// Reads the one message of a request and refuses it where it has a field that this version doesn't
+/// know. Streams of messages pass as they are.
+async fn with_known_fields(request: Request<Body>, caller: &Caller) -> Result<Request<Body>, Box<Status>> {
+    if !unknown::takes_one_message(request.uri().path()) {
+        return Ok(request);
+    }
+    let (parts, body) = request.into_parts();
+    let refused = |reason, message: String| Box::new(status::of(&Plain::new(reason, message), caller));
+    let body = Limited::new(body, MESSAGE_PREFIX_BYTES + INBOUND_BYTES_MAX).collect().await;
+    let body = body.map_err(|error| {
+        let is_too_large = error.is::<http_body_util::LengthLimitError>();
+        let message = if is_too_large { TOO_LARGE } else { "the request was cut off" };
+        refused(reasons::INVALID_REQUEST, message.to_owned())
+    })?;
+    let bytes = body.to_bytes();
+    let message = bytes.get(MESSAGE_PREFIX_BYTES..).unwrap_or_default();
+    if let Some(place) = unknown::unknown_field(parts.uri.path(), message) {
+        let message = format!("the request has a field that this version does not know: {place}");
+        return Err(refused(reasons::UNSUPPORTED, message));
+    }
+    Ok(Request::from_parts(parts, Body::new(Full::new(bytes).map_err(|never| match never {}))))
 }
 
 fn mint_request_id() -> Arc<str> {
@@ -200,7 +236,7 @@ fn with_our_reason(response: Response<Body>, caller: &Caller) -> Response<Body> 
         return response;
     }
     let message = match code_in(response.headers()) {
-        Some(Code::OutOfRange) => "the message is over 3 MiB",
+        Some(Code::OutOfRange) => TOO_LARGE,
         Some(Code::Internal) => "the message can't be decoded as the method's request",
         _ => return response,
     };

@@ -33,13 +33,10 @@ use crate::auth::{Access, TokensFile};
 use crate::config::{Keep, ServerConfig, TlsFiles};
 use crate::listener::{self, Connections, PREFACE_TIMEOUT};
 use crate::metrics::{LeakedSandboxes, Metrics};
-use crate::request::RequestLayer;
+use crate::request::{INBOUND_BYTES_MAX, RequestLayer};
 use crate::services::Api;
 use crate::{auth, telemetry};
 
-/// The largest message that is taken. A little more than is sent, so that what a client built of our
-/// messages fits with its own fields around it.
-const INBOUND_BYTES_MAX: usize = PUBLIC_MESSAGE_BYTES_MAX + 64 * 1024;
 /// Requests of one connection at one time. More wait in the client.
 const STREAMS_MAX: u32 = 1_024;
 /// All headers of one request, in bytes.

@@ -229,6 +229,31 @@ async fn a_message_over_the_limit_is_refused_in_our_words() {
     assert!(refused.message().contains("3 MiB"), "{}", refused.message());
 }
 
+/// A field that this version doesn't know is refused, not ignored.
+#[tokio::test]
+async fn a_field_from_a_later_version_is_refused_by_its_place() {
+    #[derive(Clone, PartialEq, prost::Message)]
+    struct LaterOpen {
+        #[prost(string, tag = "1")]
+        engine: String,
+        #[prost(bool, tag = "77")]
+        teleport: bool,
+    }
+    let service = start(settings()).await;
+    let mut client = tonic::client::Grpc::new(connect(&service).await);
+    let mut open = async |teleport| {
+        client.ready().await.unwrap();
+        let codec = tonic_prost::ProstCodec::<LaterOpen, proto::OpenResponse>::default();
+        let path = http::uri::PathAndQuery::from_static("/seance.v1alpha1.Sessions/Open");
+        let request = LaterOpen { engine: "javascript".to_owned(), teleport };
+        client.unary(Request::new(request), path, codec).await
+    };
+    open(false).await.unwrap();
+    let refused = open(true).await.unwrap_err();
+    assert_eq!((refused.code(), reason(&refused).as_str()), (Code::InvalidArgument, "UNSUPPORTED"));
+    assert!(refused.message().contains("field 77"), "{}", refused.message());
+}
+
 /// A client with default settings takes 4 MiB: everything of a large session arrives.
 #[tokio::test]
 async fn a_stock_client_reads_all_of_a_session_with_much_output() {

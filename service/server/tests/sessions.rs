@@ -56,7 +56,7 @@ fn result(call_id: &str, result: proto::ToolResult) -> proto::ServeRequest {
 /// A3, B5, B7: the stream begins with the number, has the output, and ends with the observation.
 #[tokio::test]
 async fn execute_streams_output_and_ends_with_one_observation() {
-    let Bench { mut sessions, session_id, .. } = bench().await;
+    let Bench { mut sessions, session_id, service: _service, .. } = bench().await;
     let request = script(&session_id, &["text one", "text two"]);
     let mut stream = sessions.execute(request).await.unwrap().into_inner();
     let mut kinds = Vec::new();
@@ -85,7 +85,7 @@ async fn execute_streams_output_and_ends_with_one_observation() {
 
 #[tokio::test]
 async fn without_streamed_output_there_is_one_message() {
-    let Bench { mut sessions, session_id, .. } = bench().await;
+    let Bench { mut sessions, session_id, service: _service, .. } = bench().await;
     let observe = Some(proto::ObserveOptions { stream_output: Some(false), ..Default::default() });
     let request = proto::ExecuteRequest { observe, ..script(&session_id, &["text one"]) };
     let mut stream = sessions.execute(request).await.unwrap().into_inner();
@@ -98,7 +98,7 @@ async fn without_streamed_output_there_is_one_message() {
 /// A4, A5, A6, A9: a window that closes, a refused second program, a stop.
 #[tokio::test]
 async fn a_program_outlives_its_window_and_is_stopped() {
-    let Bench { mut sessions, session_id, .. } = bench().await;
+    let Bench { mut sessions, session_id, service: _service, .. } = bench().await;
     let request =
         proto::ExecuteRequest { observe: Some(observe(0.05)), ..script(&session_id, &["text a", "hang"]) };
     let (_, working) = observed(&mut sessions, request).await.unwrap();
@@ -117,7 +117,7 @@ async fn a_program_outlives_its_window_and_is_stopped() {
 /// The window ends half a second before the call's own deadline, so the observation arrives.
 #[tokio::test]
 async fn a_deadline_ends_the_window_in_time() {
-    let Bench { mut sessions, session_id, .. } = bench().await;
+    let Bench { mut sessions, session_id, service: _service, .. } = bench().await;
     let mut request = Request::new(script(&session_id, &["text a", "hang"]));
     request.set_timeout(Duration::from_millis(1_500));
     let mut stream = sessions.execute(request).await.unwrap().into_inner();
@@ -132,7 +132,7 @@ async fn a_deadline_ends_the_window_in_time() {
 /// I7, I8: a cut stream only detaches.
 #[tokio::test]
 async fn a_cut_stream_detaches_and_the_cursor_goes_on() {
-    let Bench { mut sessions, session_id, .. } = bench().await;
+    let Bench { mut sessions, session_id, service: _service, .. } = bench().await;
     let stream = sessions.execute(script(&session_id, &["text a", "call look", "text b"])).await.unwrap();
     drop(stream);
     let program = program_at(&mut sessions, &session_id, &[proto::ProgramState::Running]).await;
@@ -162,7 +162,7 @@ async fn a_cut_stream_detaches_and_the_cursor_goes_on() {
 
 #[tokio::test]
 async fn a_cut_stream_stops_the_program_where_the_caller_said_so() {
-    let Bench { mut sessions, session_id, .. } = bench().await;
+    let Bench { mut sessions, session_id, service: _service, .. } = bench().await;
     let request = proto::ExecuteRequest {
         on_disconnect: proto::OnDisconnect::Stop.into(),
         ..script(&session_id, &["text a", "hang"])
@@ -177,7 +177,7 @@ async fn a_cut_stream_stops_the_program_where_the_caller_said_so() {
 /// A program that ended its stream in order is over and not stopped again; the next one is its own.
 #[tokio::test]
 async fn a_finished_stream_stops_nothing() {
-    let Bench { mut sessions, session_id, .. } = bench().await;
+    let Bench { mut sessions, session_id, service: _service, .. } = bench().await;
     let request = proto::ExecuteRequest {
         on_disconnect: proto::OnDisconnect::Stop.into(),
         observe: Some(observe(0.05)),
@@ -193,7 +193,7 @@ async fn a_finished_stream_stops_nothing() {
 /// A client without a second stream: the window ends on the pending call, Answer ends the call.
 #[tokio::test]
 async fn a_pending_call_is_answered_without_a_second_stream() {
-    let Bench { mut sessions, mut tools, session_id, .. } = bench().await;
+    let Bench { mut sessions, mut tools, session_id, service: _service, .. } = bench().await;
     let observe = Some(proto::ObserveOptions { return_on_pending_call: true, ..Default::default() });
     let request = proto::ExecuteRequest { observe, ..script(&session_id, &["call look {\"at\":1}"]) };
     let (_, observation) = observed(&mut sessions, request).await.unwrap();
@@ -217,7 +217,7 @@ async fn a_pending_call_is_answered_without_a_second_stream() {
 #[tokio::test]
 async fn a_provider_serves_calls_and_hears_of_records() {
     use proto::serve_response::Message as Served;
-    let Bench { mut sessions, mut tools, session_id, .. } = bench().await;
+    let Bench { sessions, mut tools, session_id, service: _service, .. } = bench().await;
     let (sender, requests) = mpsc::channel(8);
     sender.send(attach(&session_id)).await.unwrap();
     let mut served = tools.serve(ReceiverStream::new(requests)).await.unwrap().into_inner();
@@ -267,7 +267,7 @@ async fn a_provider_serves_calls_and_hears_of_records() {
 
 #[tokio::test]
 async fn a_provider_that_sends_nonsense_is_told_so_and_detached() {
-    let Bench { mut tools, session_id, .. } = bench().await;
+    let Bench { mut tools, session_id, service: _service, .. } = bench().await;
     let nothing = tools.serve(tokio_stream::once(result("x", text("a")))).await.unwrap_err();
     assert_eq!(reason(&nothing), "INVALID_REQUEST");
     let requests = [attach(&session_id), attach(&session_id)];
@@ -289,7 +289,7 @@ async fn a_provider_that_sends_nonsense_is_told_so_and_detached() {
 /// A14, A15, A19.
 #[tokio::test]
 async fn close_is_repeatable_and_ends_the_session() {
-    let Bench { mut sessions, session_id, .. } = bench().await;
+    let Bench { mut sessions, session_id, service: _service, .. } = bench().await;
     for _ in 0..2 {
         let close = proto::CloseRequest { session_id: session_id.clone(), ..Default::default() };
         let closed = sessions.close(close).await.unwrap().into_inner().session.unwrap();
@@ -302,7 +302,7 @@ async fn close_is_repeatable_and_ends_the_session() {
 
 #[tokio::test]
 async fn a_repeated_request_does_nothing_twice_and_a_changed_one_is_refused() {
-    let Bench { mut sessions, .. } = bench().await;
+    let Bench { mut sessions, service: _service, .. } = bench().await;
     let request = |engine_options: &[&str]| proto::OpenRequest {
         engine: "javascript".to_owned(),
         idempotency_key: "once".to_owned(),
@@ -322,7 +322,7 @@ async fn a_repeated_request_does_nothing_twice_and_a_changed_one_is_refused() {
 
 #[tokio::test]
 async fn lists_have_pages_and_filters() {
-    let Bench { mut sessions, .. } = bench().await;
+    let Bench { mut sessions, service: _service, .. } = bench().await;
     for n in 0..4 {
         let labels = support::labels(&[("even", if n % 2 == 0 { "yes" } else { "no" })]);
         let request = proto::OpenRequest { engine: "javascript".to_owned(), labels, ..Default::default() };
@@ -350,7 +350,7 @@ async fn lists_have_pages_and_filters() {
 
 #[tokio::test]
 async fn bad_requests_are_refused_with_their_reason_and_the_session_goes_on() {
-    let Bench { mut sessions, session_id, .. } = bench().await;
+    let Bench { mut sessions, session_id, service: _service, .. } = bench().await;
     let base = || script(&session_id, &["text a"]);
     let limits = std::collections::HashMap::from([("speed".to_owned(), 1)]);
     for (request, wanted) in [
@@ -393,7 +393,7 @@ async fn engines_are_listed_and_described() {
 
 #[tokio::test]
 async fn a_missing_blob_is_not_found() {
-    let Bench { mut sessions, session_id, .. } = bench().await;
+    let Bench { mut sessions, session_id, service: _service, .. } = bench().await;
     let blob_id = format!("blob_{}", "0".repeat(32));
     let request = proto::GetBlobRequest { session_id, blob_id, offset: 0 };
     assert_eq!(reason(&sessions.get_blob(request).await.unwrap_err()), "BLOB_NOT_FOUND");
