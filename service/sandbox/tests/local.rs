@@ -171,7 +171,10 @@ async fn a_sandbox_that_is_dropped_ends(confinement: Confinement) {
     eventually(|| backend.sandboxes().iter().all(|sandbox| sandbox.id != id)).await;
     assert_eq!(backend.n_leaked(), 0);
     drop(tokio::time::timeout(Duration::ZERO, backend.claim(request())).await);
-    eventually(|| backend.sandboxes().iter().filter(|sandbox| sandbox.state == SandboxState::Warm).count() == 1).await;
+    eventually(|| {
+        backend.sandboxes().iter().filter(|sandbox| sandbox.state == SandboxState::Warm).count() == 1
+    })
+    .await;
     stop(&backend).await;
 }
 

@@ -6,6 +6,7 @@
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Begins the name of every group we make; the service's process id follows.
 const PREFIX: &str = "seance-";
@@ -47,7 +48,7 @@ impl Controllers {
         let v1 = v1.map(|(memory, pids)| Self::V1 { memory, pids });
         candidates.chain(v1).find(|controllers| {
             controllers.sweep();
-            let trial = controllers.enable().and_then(|()| controllers.create("trial", 64 << 20, 64));
+            let trial = controllers.enable().and_then(|()| controllers.create(64 << 20, 64));
             trial.and_then(|trial| trial.remove()).is_ok()
         })
     }
@@ -61,8 +62,11 @@ impl Controllers {
     }
 
     /// Makes a group. What was made is removed when a later step fails.
-    pub(crate) fn create(&self, name: &str, memory_bytes: u64, processes: u64) -> io::Result<Cgroup> {
-        let name = format!("{PREFIX}{}-{name}", std::process::id());
+    pub(crate) fn create(&self, memory_bytes: u64, processes: u64) -> io::Result<Cgroup> {
+        // Backends of one process share the folder.
+        static N_CREATED: AtomicU64 = AtomicU64::new(0);
+        let n = N_CREATED.fetch_add(1, Ordering::Relaxed);
+        let name = format!("{PREFIX}{}-{n}", std::process::id());
         let (memory, pids) = match self {
             Self::V1 { memory, pids } => (memory.join(&name), pids.join(&name)),
             Self::V2 { base } => (base.join(&name), base.join(&name)),

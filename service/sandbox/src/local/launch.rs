@@ -5,7 +5,6 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream as StdUnixStream;
 use std::process::Stdio;
-use std::sync::atomic::{AtomicU64, Ordering};
 
 use tokio::net::UnixStream;
 use tokio::process::{Child, Command};
@@ -33,7 +32,6 @@ pub(super) struct Launcher {
     plan: Plan,
     controllers: Option<Controllers>,
     requests: mpsc::Sender<Request>,
-    n_started: AtomicU64,
 }
 
 /// A keeper that was started.
@@ -72,15 +70,13 @@ impl Launcher {
             plan,
             controllers: if confined { Controllers::detect() } else { None },
             requests,
-            n_started: AtomicU64::new(0),
         })
     }
 
     /// Starts a keeper and with it a runner. Its outputs are pipes.
     pub(super) async fn launch(&self) -> io::Result<Launched> {
-        let n = self.n_started.fetch_add(1, Ordering::Relaxed);
         let memory = MEMORY_BYTES_WARM + MEMORY_RESERVE_BYTES;
-        let cgroup = self.controllers.as_ref().map(|c| c.create(&n.to_string(), memory, PROCESSES_MAX));
+        let cgroup = self.controllers.as_ref().map(|c| c.create(memory, PROCESSES_MAX));
         let cgroup = cgroup.transpose()?;
         let result = self.launch_in(cgroup.as_ref()).await;
         match result {

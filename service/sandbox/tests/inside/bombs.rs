@@ -14,7 +14,7 @@ pub fn forks() -> u64 {
         // SAFETY: the child only sleeps and exits, and this process has one thread.
         match unsafe { fork() } {
             Ok(ForkResult::Child) => {
-                drop(nix::unistd::setsid());
+                let _ = nix::unistd::setsid();
                 std::thread::sleep(Duration::from_secs(60));
                 // SAFETY: ends the child without running anything of the parent's.
                 unsafe { libc::_exit(0) };
