@@ -16,6 +16,9 @@ const ENVELOPE_BYTES: usize = 4 * 1024;
 /// caller asks for is held to it, and the observation says how much was cut.
 pub const OUTPUT_TOKENS_MAX: u64 = 256 * 1024;
 
+/// The most output in one message, in bytes.
+pub const OUTPUT_PIECE_BYTES: usize = 1024 * 1024;
+
 const CALL_ERROR_BYTES: usize = 512;
 const PROGRAM_ERROR_BYTES: usize = 16 * 1024;
 
@@ -41,12 +44,21 @@ pub fn observation(observation: &mut proto::Observation) {
     while observation.encoded_len() > bytes_max && observation.pending_calls.pop().is_some() {}
 }
 
-/// Holds an event to what one message can carry.
-pub fn event(event: &mut proto::Event) {
-    match &mut event.kind {
-        Some(proto::event::Kind::ProgramEnded(ended)) => program(ended),
-        Some(_) | None => {}
-    }
+/// Holds an event to what one message can carry. Output is never cut: what is too much is given back,
+/// as an event of the same sequence.
+pub fn event(event: &mut proto::Event) -> Option<proto::Event> {
+    let rest = match &mut event.kind {
+        Some(proto::event::Kind::ProgramEnded(ended)) => {
+            program(ended);
+            return None;
+        }
+        Some(proto::event::Kind::Output(chunk)) if chunk.data.len() > OUTPUT_PIECE_BYTES => {
+            let rest = chunk.data.split_off(OUTPUT_PIECE_BYTES);
+            proto::OutputChunk { data: rest, ..chunk.clone() }
+        }
+        Some(_) | None => return None,
+    };
+    Some(proto::Event { kind: Some(proto::event::Kind::Output(rest)), ..event.clone() })
 }
 
 /// As many of the sessions as one message can carry, and whether some were left out.

@@ -19,13 +19,22 @@ pub(super) fn messages(
     session: SessionId,
     caller: Caller,
 ) -> impl Stream<Item = Result<proto::FollowResponse, Status>> {
-    let state = Some((api, follower, caller));
+    use proto::follow_response::Message;
+    let state = Some((api, follower, caller, None));
     futures::stream::unfold(state, move |state| async move {
-        let (api, mut follower, caller) = state?;
-        match message(&api, &mut follower, session, &caller).await {
-            Ok(Some(message)) => {
+        let (api, mut follower, caller, rest) = state?;
+        let message = match rest {
+            Some(rest) => Ok(Some(Message::Event(rest))),
+            None => message(&api, &mut follower, session, &caller).await,
+        };
+        match message {
+            Ok(Some(mut message)) => {
+                let rest = match &mut message {
+                    Message::Event(event) => shape::event(event),
+                    Message::Heartbeat(_) => None,
+                };
                 let response = proto::FollowResponse { message: Some(message) };
-                Some((Ok(response), Some((api, follower, caller))))
+                Some((Ok(response), Some((api, follower, caller, rest))))
             }
             Ok(None) => None,
             Err(status) => Some((Err(status), None)),
@@ -55,7 +64,5 @@ async fn message(
         }
         _ => None,
     };
-    let mut message = records::event(&event, session, source);
-    shape::event(&mut message);
-    Ok(Some(Message::Event(message)))
+    Ok(Some(Message::Event(records::event(&event, session, source))))
 }
