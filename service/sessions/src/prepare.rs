@@ -36,13 +36,14 @@ impl Preparer {
     ) -> Result<Arc<Prepared>, Error> {
         match source {
             CatalogSource::Inline(catalog) => {
-                let prepared = self.check(engine, catalog).await?;
+                let catalog = Arc::new(catalog.clone());
+                let prepared = self.check(engine, &catalog).await?;
                 let json = Bytes::from(catalog.to_json());
                 self.store.put_catalog(tenant, &prepared.digest, json, None).await?;
                 Ok(prepared)
             }
             CatalogSource::Digest(digest) => {
-                let catalog = self.find(tenant, digest).await?;
+                let catalog = Arc::new(self.find(tenant, digest).await?);
                 self.check(engine, &catalog).await
             }
         }
@@ -56,7 +57,7 @@ impl Preparer {
         done: Option<DoneRequest>,
     ) -> Result<CatalogDigest, Error> {
         let digest = catalog.digest();
-        self.compile(&digest, catalog).await?;
+        self.compile(&digest, &Arc::new(catalog.clone())).await?;
         self.store.put_catalog(tenant, &digest, catalog.to_json().into(), done).await?;
         Ok(digest)
     }
@@ -74,7 +75,7 @@ impl Preparer {
         })
     }
 
-    async fn check(&self, engine: &str, catalog: &Catalog) -> Result<Arc<Prepared>, Error> {
+    async fn check(&self, engine: &str, catalog: &Arc<Catalog>) -> Result<Arc<Prepared>, Error> {
         let names = seance_engines::by_name(engine)
             .ok_or_else(|| {
                 Error::invalid(reasons::ENGINE_NOT_FOUND, "engine", format!("there is no engine {engine:?}"))
@@ -99,10 +100,10 @@ impl Preparer {
     async fn compile(
         &self,
         digest: &CatalogDigest,
-        catalog: &Catalog,
+        catalog: &Arc<Catalog>,
     ) -> Result<Arc<CompiledCatalog>, Error> {
         self.catalogs
-            .get_or_compile(digest, catalog)
+            .get_or_compile(digest, catalog.clone())
             .await
             .map_err(|error| Error::invalid(reasons::INVALID_CATALOG, "catalog", error.to_string()))
     }

@@ -32,8 +32,6 @@ use crate::shared::{Accepted, Command, Reply, Shared, Snapshot};
 /// Steps that wait for their commit before no more frames of the runner are read: the runner is
 /// held back by the link's own flow control, nothing is cut.
 const UNCOMMITTED_STEPS_MAX: usize = 64;
-/// Arguments over this many bytes are checked on a thread of their own.
-const CHECK_INLINE_BYTES_MAX: usize = 64 * 1024;
 /// Frames that wait for a runner that does not read. One more and it has broken the protocol.
 const SENDING_MAX: usize = 256;
 /// How long the end of a sandbox is waited for when no caller waits.
@@ -304,11 +302,15 @@ impl Task {
                 format!("there is no tool {tool:?}: the program has none"),
             ));
         };
-        if arguments.len() <= CHECK_INLINE_BYTES_MAX {
-            return check(&prepared, tool, arguments, limits);
-        }
-        let (tool, arguments, limits) = (tool.to_owned(), arguments.to_owned(), limits.clone());
-        joined(tokio::task::spawn_blocking(move || check(&prepared, &tool, &arguments, &limits)).await)
+        let limits = limits.clone();
+        let checked = prepared.compiled.check_off_thread(tool.to_owned(), arguments.to_owned(), &limits).await?;
+        Ok(machine::CheckedCall {
+            tool: checked.tool.name.clone(),
+            read_only: checked.tool.read_only,
+            repeatable: checked.tool.repeatable(),
+            timeout: checked.tool.timeout,
+            arguments: checked.arguments,
+        })
     }
 
     async fn answered(&mut self, answered: Answered) {
@@ -353,17 +355,8 @@ impl Task {
                 "the program is over",
             ));
         };
-        let size = match &outcome {
-            Outcome::Value(text) | Outcome::Text(text) => text.len(),
-            _ => 0,
-        };
         let limits = limits.clone();
-        let checked = if size <= CHECK_INLINE_BYTES_MAX {
-            prepared.compiled.check_result(&tool, outcome, &limits)
-        } else {
-            let check = move || prepared.compiled.check_result(&tool, outcome, &limits);
-            joined(tokio::task::spawn_blocking(check).await)
-        };
+        let checked = prepared.compiled.check_result_off_thread(tool, outcome, &limits).await;
         match checked {
             Ok(value) => machine::Outcome::Finished(value),
             Err(error) => machine::Outcome::Failed(error),
@@ -644,22 +637,6 @@ fn replying<T: Send + 'static>(reply: Reply<T>, value: T) -> Effect {
     Effect::Reply(Box::new(move |committed| {
         let _ = reply.send(committed.map(|()| value));
     }))
-}
-
-fn check(
-    prepared: &Prepared,
-    tool: &str,
-    arguments: &str,
-    limits: &seance_core::limits::Limits,
-) -> Result<machine::CheckedCall, CallError> {
-    let checked = prepared.compiled.check(tool, arguments, limits)?;
-    Ok(machine::CheckedCall {
-        tool: checked.tool.name.clone(),
-        read_only: checked.tool.read_only,
-        repeatable: checked.tool.repeatable(),
-        timeout: checked.tool.timeout,
-        arguments: checked.arguments,
-    })
 }
 
 fn program_span(parent: &tracing::Span, shared: &Shared, program: ProgramNumber) -> tracing::Span {

@@ -1,0 +1,379 @@
+//! The figures, each with how it is measured.
+
+use std::collections::HashMap;
+use std::pin::Pin;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, Result, ensure};
+use async_trait::async_trait;
+use seance_broker::providers::{Content, LocalAttachment, LocalCall, ToolHandler, ToolResult};
+use seance_core::ids::SessionId;
+use seance_proto::v1alpha1 as proto;
+use seance_sandbox::local::SandboxState;
+use tokio::task::JoinSet;
+
+use super::floors::Floors;
+use super::process;
+use super::world::{MAX_SANDBOXES, World};
+use super::{Effort, Figure, millis};
+
+/// Figures that are measured together.
+pub struct Group {
+    /// Their names.
+    pub names: &'static [&'static str],
+    /// How.
+    pub measure: for<'a> fn(&'a World, &'a Floors, Effort) -> Measured<'a>,
+}
+
+type Measured<'a> = Pin<Box<dyn Future<Output = Result<Vec<Figure>>> + 'a>>;
+
+/// All figures, in the order they are measured.
+pub const FIGURES: &[Group] = &[
+    Group { names: &["commit"], measure: |w, f, e| Box::pin(commit(w, f, e)) },
+    Group { names: &["warm_open", "open_to_first_output"], measure: |w, f, e| Box::pin(open(w, f, e)) },
+    Group { names: &["next_program"], measure: |w, f, e| Box::pin(next_program(w, f, e)) },
+    Group {
+        names: &["tool_call", "tool_call_committed", "tool_call_grpc"],
+        measure: |w, f, e| Box::pin(tool_call(w, f, e)),
+    },
+    Group {
+        names: &[
+            "tool_calls_per_second",
+            "tool_calls_per_second_1",
+            "tool_calls_per_second_8",
+            "tool_calls_per_second_64",
+        ],
+        measure: |w, f, e| Box::pin(calls_per_second(w, f, e)),
+    },
+    Group {
+        names: &["output_throughput", "output_memory"],
+        measure: |w, f, e| Box::pin(output(w, f, e)),
+    },
+    Group { names: &["resident_runner"], measure: |w, f, e| Box::pin(resident_runner(w, f, e)) },
+    Group {
+        names: &["resident_service_idle_session"],
+        measure: |w, f, e| Box::pin(resident_session(w, f, e)),
+    },
+];
+
+/// A tool in this process that answers at once and remembers when it was called.
+#[derive(Default)]
+struct Clock {
+    called: Mutex<Vec<Instant>>,
+}
+
+#[async_trait]
+impl ToolHandler for Clock {
+    async fn call(&self, _call: LocalCall) -> ToolResult {
+        self.called.lock().unwrap_or_else(PoisonError::into_inner).push(Instant::now());
+        Content::Value("1".to_owned()).into()
+    }
+}
+
+impl Clock {
+    /// From each call to the next: the way from the tool to the program and back, in milliseconds.
+    fn intervals(&self) -> Vec<f64> {
+        let called = self.called.lock().unwrap_or_else(PoisonError::into_inner);
+        called.windows(2).map(|pair| millis(pair[1] - pair[0])).collect()
+    }
+}
+
+fn tick(read_only: bool) -> proto::Tool {
+    proto::Tool { name: "tick".to_owned(), read_only, ..Default::default() }
+}
+
+fn attach(world: &World, session: &str, clock: &Arc<Clock>) -> Result<LocalAttachment> {
+    let session: SessionId = session.parse()?;
+    let handler: Arc<dyn ToolHandler> = clock.clone();
+    Ok(world.service.sessions().providers().attach_local(session, &[], handler)?)
+}
+
+fn loop_of(n_calls: usize) -> String {
+    format!("for (let n = 0; n < {n_calls}; n++) await tools.tick({{}});")
+}
+
+async fn commit(world: &World, floors: &Floors, effort: Effort) -> Result<Vec<Figure>> {
+    let store = world.service.sessions().store();
+    let mut samples = Vec::new();
+    for n in 0..effort.samples(500) {
+        let catalog = format!("{{\"tools\":[],\"n\":{n}}}");
+        let digest = seance_core::ids::CatalogDigest::of(catalog.as_bytes());
+        let tenant = seance_core::ids::TenantId::default_tenant();
+        let began = Instant::now();
+        store.put_catalog(&tenant, &digest, catalog.into(), None).await?;
+        samples.push(millis(began.elapsed()));
+    }
+    let floor_p50 = Some(floors.commit);
+    Ok(vec![Figure { name: "commit", unit: "ms", samples, floor_p50, floor: "bare commit" }])
+}
+
+async fn open(world: &World, floors: &Floors, effort: Effort) -> Result<Vec<Figure>> {
+    let (mut opens, mut firsts) = (Vec::new(), Vec::new());
+    for _ in 0..effort.samples(200) {
+        until_warm(world).await;
+        let began = Instant::now();
+        let session = world.open(&[]).await?;
+        opens.push(millis(began.elapsed()));
+        let mut first = None;
+        world.run(&session, "text('x')", |_| first = first.or(Some(began.elapsed()))).await?;
+        firsts.push(millis(first.context("a program wrote nothing")?));
+        world.close(&session).await?;
+    }
+    Ok(vec![
+        Figure {
+            name: "warm_open",
+            unit: "ms",
+            samples: opens,
+            floor_p50: Some(floors.process),
+            floor: "bare process start",
+        },
+        Figure {
+            name: "open_to_first_output",
+            unit: "ms",
+            samples: firsts,
+            floor_p50: Some(floors.process + floors.context),
+            floor: "bare process start and QuickJS context",
+        },
+    ])
+}
+
+/// Waits until a sandbox is warm, so that opens are measured and not the refill behind them.
+async fn until_warm(world: &World) {
+    let warm = || world.backend.sandboxes().iter().any(|sandbox| sandbox.state == SandboxState::Warm);
+    let deadline = Instant::now() + Duration::from_secs(10);
+    while !warm() && Instant::now() < deadline {
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+}
+
+async fn next_program(world: &World, floors: &Floors, effort: Effort) -> Result<Vec<Figure>> {
+    let session = world.open(&[]).await?;
+    let mut samples = Vec::new();
+    for _ in 0..effort.samples(500) {
+        let began = Instant::now();
+        world.run(&session, "1", |_| {}).await?;
+        samples.push(millis(began.elapsed()));
+    }
+    world.close(&session).await?;
+    let floor_p50 = Some(floors.context + 2.0 * floors.commit + floors.grpc);
+    let floor = "QuickJS context, two commits, a gRPC round trip";
+    Ok(vec![Figure { name: "next_program", unit: "ms", samples, floor_p50, floor }])
+}
+
+async fn tool_call(world: &World, floors: &Floors, effort: Effort) -> Result<Vec<Figure>> {
+    let mut figures = Vec::new();
+    for (name, read_only, floor_p50, floor) in [
+        ("tool_call", true, floors.grpc, "gRPC round trip"),
+        ("tool_call_committed", false, floors.grpc + 2.0 * floors.commit, "gRPC round trip and two commits"),
+    ] {
+        let session = world.open(&[tick(read_only)]).await?;
+        let clock = Arc::new(Clock::default());
+        let attachment = attach(world, &session, &clock)?;
+        world.run(&session, &loop_of(effort.samples(5_000)), |_| {}).await?;
+        drop(attachment);
+        world.close(&session).await?;
+        figures.push(Figure { name, unit: "ms", samples: clock.intervals(), floor_p50: Some(floor_p50), floor });
+    }
+    figures.push(tool_call_grpc(world, floors, effort).await?);
+    Ok(figures)
+}
+
+/// The same over a provider's stream.
+async fn tool_call_grpc(world: &World, floors: &Floors, effort: Effort) -> Result<Figure> {
+    let session = world.open(&[tick(true)]).await?;
+    let calls = Arc::new(Mutex::new(Vec::new()));
+    let serving = super::world::serve_at_once(&world.client, &session, calls.clone()).await?;
+    world.run(&session, &loop_of(effort.samples(2_000)), |_| {}).await?;
+    drop(serving);
+    world.close(&session).await?;
+    let called = calls.lock().unwrap_or_else(PoisonError::into_inner);
+    let samples = called.windows(2).map(|pair: &[Instant]| millis(pair[1] - pair[0])).collect();
+    let floor_p50 = Some(2.0 * floors.grpc);
+    Ok(Figure { name: "tool_call_grpc", unit: "ms", samples, floor_p50, floor: "two gRPC round trips" })
+}
+
+async fn calls_per_second(world: &World, floors: &Floors, effort: Effort) -> Result<Vec<Figure>> {
+    let names = ["tool_calls_per_second_1", "tool_calls_per_second_8", "tool_calls_per_second_64"];
+    let floor_p50 = Some(1000.0 / floors.grpc);
+    let floor = "gRPC round trips one after another";
+    let mut figures = Vec::new();
+    let mut best = 0.0_f64;
+    for (name, n_sessions) in names.into_iter().zip([1, 8, 64]) {
+        let rate = rate(world, n_sessions, effort.samples(40_000) / n_sessions).await?;
+        best = best.max(rate);
+        figures.push(Figure { name, unit: "1/s", samples: vec![rate], floor_p50, floor });
+    }
+    figures.insert(
+        0,
+        Figure { name: "tool_calls_per_second", unit: "1/s", samples: vec![best], floor_p50, floor },
+    );
+    Ok(figures)
+}
+
+async fn rate(world: &World, n_sessions: usize, n_calls: usize) -> Result<f64> {
+    let mut sessions = Vec::new();
+    for _ in 0..n_sessions {
+        let session = world.open(&[tick(true)]).await?;
+        let clock = Arc::new(Clock::default());
+        let attachment = attach(world, &session, &clock)?;
+        sessions.push((session, attachment));
+    }
+    // Eight at a time keeps the tool busy as a program with Promise.all would.
+    let source = format!(
+        "for (let n = 0; n < {n_calls}; n += 8) await Promise.all(Array.from({{length: 8}}, () => tools.tick({{}})));"
+    );
+    let began = Instant::now();
+    let runs = sessions.iter().map(|(session, _)| world.run(session, &source, |_| {}));
+    let ended: Result<Vec<()>> = futures::future::join_all(runs).await.into_iter().collect();
+    ended?;
+    let elapsed = began.elapsed();
+    for (session, _) in &sessions {
+        world.close(session).await?;
+    }
+    Ok((n_calls.div_ceil(8) * 8 * n_sessions) as f64 / elapsed.as_secs_f64())
+}
+
+async fn output(world: &World, _floors: &Floors, effort: Effort) -> Result<Vec<Figure>> {
+    let bytes = effort.samples(200) as u64 * 1024 * 1024 / 10;
+    let session = world.open_with(&[], HashMap::from([("output_bytes".to_owned(), 1 << 30)]), None).await?;
+    let piece = 64 * 1024;
+    let source = format!("const s = 'x'.repeat({piece}); for (let n = 0; n < {}; n++) text(s);", bytes / piece);
+    let before = process::resident_bytes(std::process::id())?;
+    let mut peak = before;
+    let mut seen = 0_u64;
+    let began = Instant::now();
+    world
+        .run(&session, &source, |data| {
+            seen += data.len() as u64;
+            peak = peak.max(process::resident_bytes(std::process::id()).unwrap_or(0));
+        })
+        .await?;
+    let elapsed = began.elapsed();
+    world.close(&session).await?;
+    // A newline stands between the pieces.
+    ensure!(seen == bytes / piece * (piece + 1) - 1, "output was {seen} bytes, not what was written");
+    let rate = seen as f64 / elapsed.as_secs_f64();
+    let floor = append_rate(world, bytes).await?;
+    Ok(vec![
+        Figure {
+            name: "output_throughput",
+            unit: "bytes/s",
+            samples: vec![rate],
+            floor_p50: Some(floor),
+            floor: "the store's own append rate",
+        },
+        Figure {
+            name: "output_memory",
+            unit: "bytes",
+            samples: vec![peak.saturating_sub(before) as f64],
+            floor_p50: None,
+            floor: "",
+        },
+    ])
+}
+
+/// How fast the store alone takes the same bytes, in bytes a second.
+async fn append_rate(world: &World, bytes: u64) -> Result<f64> {
+    use seance_core::event::{Event, EventKind, OutputSource};
+    use seance_core::ids::ProgramNumber;
+    use seance_core::store::Append;
+    let tenant = seance_core::ids::TenantId::default_tenant();
+    let sessions = world.service.sessions();
+    let record = stored_session(world, &tenant).await?;
+    let data = bytes::Bytes::from(vec![b'x'; 64 * 1024]);
+    let began = Instant::now();
+    let mut seq = record.last_seq;
+    let mut left = bytes;
+    while left > 0 {
+        let mut events = Vec::new();
+        for _ in 0..16 {
+            seq = seq.next();
+            let kind = EventKind::Output { source: OutputSource::Text, data: data.clone(), separated: true };
+            events.push(Event { seq, at: record.created_at, program: Some(ProgramNumber(1)), kind });
+        }
+        let append = Append { events, ..Append::empty(tenant.clone(), record.id, record.epoch) };
+        sessions.store().append(append).await?;
+        left = left.saturating_sub(16 * 64 * 1024);
+    }
+    Ok(bytes as f64 / began.elapsed().as_secs_f64())
+}
+
+/// A session of the store alone, that no task runs.
+async fn stored_session(
+    world: &World,
+    tenant: &seance_core::ids::TenantId,
+) -> Result<seance_core::session::SessionRecord> {
+    use seance_core::store::Append;
+    let open = world.open(&[]).await?;
+    let template = world.service.sessions().get(tenant, open.parse()?).await?;
+    world.close(&open).await?;
+    let id = SessionId::mint(template.created_at, *uuid::Uuid::new_v4().as_bytes().first_chunk().expect("16 bytes"));
+    let record = seance_core::session::SessionRecord {
+        id,
+        sandbox: None,
+        last_seq: seance_core::ids::EventSeq(0),
+        ..template
+    };
+    let first = Append::empty(tenant.clone(), id, record.epoch);
+    world.service.sessions().store().create(record.clone(), first).await?;
+    Ok(record)
+}
+
+async fn resident_runner(world: &World, _floors: &Floors, _effort: Effort) -> Result<Vec<Figure>> {
+    until_warm(world).await;
+    let mut samples = Vec::new();
+    for sandbox in world.backend.sandboxes().iter().filter(|sandbox| sandbox.state == SandboxState::Warm) {
+        let mut bytes = 0;
+        for pid in process::descendants(sandbox.keeper_pid) {
+            bytes += process::proportional_bytes(pid)?;
+        }
+        samples.push(bytes as f64);
+    }
+    let floor = "a runner and its host, proportional";
+    Ok(vec![Figure { name: "resident_runner", unit: "bytes", samples, floor_p50: None, floor }])
+}
+
+async fn resident_session(world: &World, _floors: &Floors, effort: Effort) -> Result<Vec<Figure>> {
+    let n = effort.samples(MAX_SANDBOXES * 5);
+    let idle = Some(Duration::from_millis(1));
+    // The first ones pay for what all share.
+    let mut sessions = Vec::new();
+    let mut before = 0;
+    for index in 0..n + n / 10 {
+        if index == n / 10 {
+            until_idle(world).await;
+            before = process::resident_bytes(std::process::id())?;
+        }
+        sessions.push(world.open_with(&[], HashMap::new(), idle).await?);
+    }
+    until_idle(world).await;
+    let after = process::resident_bytes(std::process::id())?;
+    let mut closing = JoinSet::new();
+    for session in sessions {
+        let client = world.client.clone();
+        closing.spawn(async move {
+            let request = proto::CloseRequest { session_id: session, ..Default::default() };
+            client.sessions.clone().close(request).await
+        });
+    }
+    while let Some(closed) = closing.join_next().await {
+        closed??;
+    }
+    let samples = vec![after.saturating_sub(before) as f64 / n as f64];
+    Ok(vec![Figure {
+        name: "resident_service_idle_session",
+        unit: "bytes",
+        samples,
+        floor_p50: None,
+        floor: "",
+    }])
+}
+
+/// Waits until no session has a sandbox.
+async fn until_idle(world: &World) {
+    let deadline = Instant::now() + Duration::from_secs(20);
+    while world.backend.sandboxes().iter().any(|sandbox| sandbox.state == SandboxState::Claimed) && Instant::now() < deadline {
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+}
