@@ -202,4 +202,20 @@ mod tests {
         assert!(!sessions(&mut short));
         assert_eq!(short.len(), 2);
     }
+
+    #[test]
+    fn large_output_is_split_and_stays_whole() {
+        let data: bytes::Bytes = (0..3 * OUTPUT_PIECE_BYTES + 5).map(|n| n as u8).collect();
+        let chunk = proto::OutputChunk { data: data.clone(), sequence: 9, source: 1 };
+        let kind = Some(proto::event::Kind::Output(chunk));
+        let mut next = Some(proto::Event { sequence: 9, kind, ..Default::default() });
+        let mut pieces = Vec::new();
+        while let Some(mut piece) = next {
+            next = event(&mut piece);
+            assert!(piece.sequence == 9 && piece.encoded_len() < PUBLIC_MESSAGE_BYTES_MAX);
+            let Some(proto::event::Kind::Output(chunk)) = piece.kind else { panic!("output") };
+            pieces.push(chunk.data);
+        }
+        assert_eq!((pieces.len(), pieces.concat()), (4, data.to_vec()));
+    }
 }
