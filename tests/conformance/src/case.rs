@@ -456,7 +456,7 @@ pub fn parse(name: &str, text: &str) -> anyhow::Result<File> {
 }
 
 fn check(case: &Case) -> anyhow::Result<()> {
-    ensure!(case.scenario.is_some() != !case.steps.is_empty(), "it needs steps or a scenario, not both");
+    ensure!(case.scenario.is_some() == case.steps.is_empty(), "it needs steps or a scenario, not both");
     let mut asserted = case.scenario.is_some();
     for (index, step) in case.steps.iter().enumerate() {
         let action = step.action().with_context(|| format!("step {}", index + 1))?;

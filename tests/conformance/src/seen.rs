@@ -59,6 +59,7 @@ pub struct Seen {
 pub fn mismatches(expect: &Expect, seen: &Seen) -> Vec<String> {
     let mut wrong = Wrong::default();
     if refusal(expect, seen, &mut wrong) {
+        form(seen, &mut wrong);
         observation(expect, seen, &mut wrong);
         output(expect, seen, &mut wrong);
         program(expect, seen, &mut wrong);
@@ -139,6 +140,36 @@ fn outcome(seen: &Seen) -> String {
         (None, Some(value)) => format!("(value {value})"),
         (None, None) if program.reason.is_empty() => String::new(),
         (None, None) => format!("({})", program.reason),
+    }
+}
+
+/// What holds of every observation, whatever a case expects of it (B4 to B7).
+fn form(seen: &Seen, wrong: &mut Wrong) {
+    use api::{ObservationStatus as Status, ProgramState as State};
+    let Some(observation) = &seen.observation else { return };
+    let Some(program) = &observation.program else {
+        return wrong.add("the observation has no program".to_owned());
+    };
+    let (status, state) = (observation.status(), program.state());
+    let agree = match status {
+        Status::Completed => state == State::Completed,
+        Status::StillWorking => matches!(state, State::Queued | State::Running),
+        Status::Terminated => state == State::Terminated,
+        Status::Error => state == State::Error,
+        Status::Unspecified => false,
+    };
+    let names = format!("{} and {}", status_name(observation.status), state_name(program.state));
+    if !agree {
+        wrong.add(format!("status and state contradict each other: {names}"));
+    }
+    if program.error.is_some() != (status == Status::Error) {
+        wrong.add(format!("an error is there with the status error, and only then: {names}"));
+    }
+    if program.value_json.is_some() && status != Status::Completed {
+        wrong.add(format!("only a completed program has a value: {names}"));
+    }
+    if observation.next_cursor.is_empty() {
+        wrong.add("the observation has no next_cursor".to_owned());
     }
 }
 

@@ -15,6 +15,7 @@ fn completed(value: Option<&str>, output: &str) -> Seen {
     let observation = api::Observation {
         status: api::ObservationStatus::Completed.into(),
         output: output.to_owned(),
+        next_cursor: "c".to_owned(),
         program: Some(program.clone()),
         ..api::Observation::default()
     };
@@ -33,8 +34,12 @@ fn failed(code: &str, line: u32) -> Seen {
         error: Some(error),
         ..api::Program::default()
     };
-    let observation =
-        api::Observation { status: api::ObservationStatus::Error.into(), ..api::Observation::default() };
+    let observation = api::Observation {
+        status: api::ObservationStatus::Error.into(),
+        next_cursor: "c".to_owned(),
+        program: Some(program.clone()),
+        ..api::Observation::default()
+    };
     Seen { observation: Some(observation), program: Some(program), ..Seen::default() }
 }
 
@@ -191,4 +196,19 @@ fn events_limits_and_declarations_are_looked_at() {
         e.session = Some("closed".to_owned());
     });
     assert_eq!(mismatches(&wrong, &seen).len(), 7);
+}
+
+#[test]
+fn an_observation_that_contradicts_itself_is_reported() {
+    let mut seen = completed(Some("1"), "");
+    let observation = seen.observation.as_mut().unwrap();
+    observation.program.as_mut().unwrap().error = Some(api::ProgramError::default());
+    assert_eq!(mismatches(&Expect::default(), &seen).len(), 1, "an error beside completed");
+    let observation = seen.observation.as_mut().unwrap();
+    observation.program.as_mut().unwrap().state = api::ProgramState::Running.into();
+    assert_eq!(mismatches(&Expect::default(), &seen).len(), 2, "and a program that still runs");
+    seen.observation.as_mut().unwrap().next_cursor.clear();
+    assert_eq!(mismatches(&Expect::default(), &seen).len(), 3, "and no cursor");
+    seen.observation.as_mut().unwrap().program = None;
+    assert_eq!(mismatches(&Expect::default(), &seen).len(), 1, "no program at all");
 }
