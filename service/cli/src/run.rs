@@ -22,7 +22,6 @@ const SHUTDOWN: Duration = Duration::from_secs(5);
 pub async fn run(run: Run, json: bool) -> Result<ExitCode> {
     let source = Source::read(&run.program)?;
     let settings = Settings {
-        listen: Some("off".to_owned()),
         admin_listen: Some("off".to_owned()),
         data_dir: Some("memory".into()),
         warm: Some(1),
@@ -31,7 +30,9 @@ pub async fn run(run: Run, json: bool) -> Result<ExitCode> {
         log_filter: Some(std::env::var("SEANCE_LOG").unwrap_or_else(|_| "error".to_owned())),
         ..Settings::default()
     };
-    let config = settings.parse()?;
+    let mut config = settings.parse()?;
+    // Nobody but this process calls it.
+    config.edge.listen = None;
     let telemetry = Telemetry::install(&config.telemetry).context("can't set up logs")?;
     let backend = backend::local(&config.sandboxes).await?;
     let service = Service::start(&config, backend).await.context("the service can't start")?;

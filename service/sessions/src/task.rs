@@ -422,6 +422,9 @@ impl Task {
 
     /// Sees to what the machine's last inputs left to do.
     fn settle(&mut self, done: Option<DoneRequest>, mut effects: Vec<Effect>) {
+        if self.machine.sandbox_ready() != *self.ready.borrow() {
+            self.ready.send_replace(self.machine.sandbox_ready());
+        }
         let step = self.machine.take_step();
         let commits = step.commits() || done.is_some();
         for event in &step.events {
@@ -453,9 +456,6 @@ impl Task {
             ..Append::empty(record.tenant.clone(), record.id, record.epoch)
         };
         self.committer.commit(Batch { append, effects: waiting });
-        if self.machine.sandbox_ready() != *self.ready.borrow() {
-            self.ready.send_replace(self.machine.sandbox_ready());
-        }
     }
 
     fn do_now(&mut self, action: Action) {

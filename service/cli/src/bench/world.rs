@@ -149,10 +149,12 @@ pub async fn serve_at_once(
 
 fn server_config(folder: &std::path::Path) -> Result<ServerConfig> {
     let settings = Settings {
-        listen: Some("off".to_owned()),
         admin_listen: Some("off".to_owned()),
         data_dir: Some(folder.join("store")),
         ..Settings::default()
     };
-    Ok(settings.parse()?)
+    let mut config = settings.parse()?;
+    // Nobody but this process calls it.
+    config.edge.listen = None;
+    Ok(config)
 }
