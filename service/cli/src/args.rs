@@ -151,6 +151,9 @@ pub struct Serve {
     /// Open sessions of one tenant.
     #[arg(long, env = "SEANCE_MAX_SESSIONS", value_name = "N")]
     pub max_sessions: Option<usize>,
+    /// Programs of one tenant that are queued or run.
+    #[arg(long, env = "SEANCE_MAX_RUNNING", value_name = "N")]
+    pub max_running: Option<usize>,
     /// Days that closed sessions are kept.
     #[arg(long, env = "SEANCE_RETENTION_DAYS", value_name = "DAYS")]
     pub retention_days: Option<u64>,

@@ -63,6 +63,7 @@ fn settings(serve: Serve) -> Result<Settings> {
         max_sandboxes: serve.max_sandboxes,
         unconfined: serve.unconfined.then_some(true),
         max_sessions: serve.max_sessions,
+        max_running: serve.max_running,
         retention_days: serve.retention_days,
         retention_bytes: serve.retention_bytes,
         redact_source: serve.redact_source.then_some(true),

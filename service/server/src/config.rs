@@ -39,6 +39,8 @@ pub struct Settings {
     pub unconfined: Option<bool>,
     /// Open sessions of one tenant.
     pub max_sessions: Option<usize>,
+    /// Programs of one tenant that are queued or run.
+    pub max_running: Option<usize>,
     /// Days that closed sessions are kept.
     pub retention_days: Option<u64>,
     /// Bytes of closed sessions that are kept.
@@ -99,6 +101,8 @@ pub struct Sandboxes {
 pub struct TenantLimits {
     /// Open sessions.
     pub max_sessions: usize,
+    /// Programs that are queued or run.
+    pub max_running: usize,
 }
 
 /// What is kept of closed sessions.
@@ -170,7 +174,7 @@ impl Settings {
     /// These settings, and where they say nothing, those.
     pub fn over(self, below: Settings) -> Settings {
         first_set!(self, below: listen, admin_listen, data_dir, tokens_file, tls_cert, tls_key, warm,
-            max_sandboxes, unconfined, max_sessions, retention_days, retention_bytes,
+            max_sandboxes, unconfined, max_sessions, max_running, retention_days, retention_bytes,
             redact_source, log_format, log_filter, otlp_endpoint)
     }
 
@@ -228,6 +232,7 @@ impl Settings {
         let max = in_range(self.max_sandboxes, 32, 1..=4_096, "max_sandboxes", &mut errors);
         let warm = in_range(self.warm, 2.min(max), 0..=max, "warm", &mut errors);
         let max_sessions = in_range(self.max_sessions, 1_000, 1..=1_000_000, "max_sessions", &mut errors);
+        let max_running = in_range(self.max_running, 1_000, 1..=1_000_000, "max_running", &mut errors);
         let days = in_range(self.retention_days, 30, 0..=36_500, "retention_days", &mut errors);
         let bytes_min = 1024 * 1024;
         let closed_bytes_max = in_range(
@@ -245,7 +250,7 @@ impl Settings {
             admin_listen,
             data_dir,
             sandboxes: Sandboxes { warm, max, unconfined: self.unconfined.unwrap_or(false) },
-            tenant_limits: TenantLimits { max_sessions },
+            tenant_limits: TenantLimits { max_sessions, max_running },
             keep: Keep { closed_for: Duration::from_secs(days * 24 * 60 * 60), closed_bytes_max },
             redact_source: self.redact_source.unwrap_or(false),
             telemetry: TelemetryConfig { log_format, log_filter, otlp_endpoint },

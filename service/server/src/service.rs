@@ -187,6 +187,7 @@ impl Service {
         awaited.send_replace(Arc::new(vec!["sessions", "listener"]));
         let sessions_config = seance_sessions::Config {
             max_sessions: tenant_limits.max_sessions,
+            max_running: tenant_limits.max_running,
             redact_source: *redact_source,
             traceparent: Arc::new(telemetry::traceparent_of),
             ..seance_sessions::Config::default()

@@ -26,6 +26,8 @@ use super::{Action, CancelReason, Context, Ended, Machine, RUNNER_ANSWER_TIMEOUT
 const WARNINGS_MAX: usize = 100;
 /// The longest class, code or key that is kept, in bytes.
 const NAME_BYTES_MAX: usize = 256;
+/// Output in one event, in bytes; more is several events, so that none is too large to send.
+const OUTPUT_EVENT_BYTES_MAX: usize = 256 * 1024;
 /// How long the service lets the runner hold the wall limit before it does so itself.
 const WALL_GRACE: std::time::Duration = std::time::Duration::from_millis(250);
 
@@ -302,9 +304,17 @@ impl Machine {
             return;
         };
         let is_text = source == OutputSource::Text;
-        let separated = is_text && active.text_was_written;
+        let mut separated = is_text && active.text_was_written;
         active.text_was_written |= is_text;
-        self.event(ctx, Some(program), EventKind::Output { source, data, separated });
+        let mut left = data;
+        loop {
+            let data = left.split_to(left.len().min(OUTPUT_EVENT_BYTES_MAX));
+            self.event(ctx, Some(program), EventKind::Output { source, data, separated });
+            separated = false;
+            if left.is_empty() {
+                return;
+            }
+        }
     }
 
     pub(super) fn program_ended(&mut self, ctx: &mut Context<'_>, ended: Ended) {

@@ -479,6 +479,21 @@ fn text_is_separated_from_text() {
     assert_eq!(world.events.iter().filter_map(separated).collect::<Vec<_>>(), [false, false, true]);
 }
 
+/// A large text() is several events, separated once, and whole.
+#[test]
+fn large_output_is_several_events() {
+    let (mut world, program) = World::running(&[]);
+    let text = |n: usize| FromRunner::Output { program, source: OutputSource::Text, data: vec![b'x'; n].into() };
+    world.frame(text(0));
+    world.frame(text(600 * 1024));
+    let output = |event: &Event| match &event.kind {
+        EventKind::Output { data, separated, .. } => Some((data.len() / 1024, *separated)),
+        _ => None,
+    };
+    let pieces: Vec<_> = world.events.iter().filter_map(output).collect();
+    assert_eq!(pieces, [(0, false), (256, true), (256, false), (88, false)]);
+}
+
 /// Case 69: a value over its budget is cut, stays JSON, and the whole is a blob.
 #[test]
 fn a_large_value_is_cut_and_kept_whole() {

@@ -26,7 +26,7 @@ use super::prelude::Prelude;
 use super::raw::{self, Kind};
 
 /// Arrays and objects may be nested this deep.
-pub const DEPTH_MAX: usize = 1000;
+pub const DEPTH_MAX: usize = 512;
 
 /// Why a value has no JSON text.
 #[derive(Debug)]
