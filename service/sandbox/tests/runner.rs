@@ -1,14 +1,12 @@
-//! The local backend with the real runner: programs, tool calls, and what they cost.
+//! The local backend with the real runner: programs and tool calls.
 
 mod testee;
-
-use std::time::{Duration, Instant};
 
 use seance_core::ids::ProgramNumber;
 use seance_core::link::{FromRunner, HostEnd, HostEnded, ToRunner};
 use seance_core::sandbox::SandboxBackend;
-use seance_sandbox::local::{Confinement, LocalBackend, SandboxState};
-use testee::{Guest, REAL_RUNNER, config, request};
+use seance_sandbox::local::{Confinement, LocalBackend};
+use testee::{Guest, REAL_RUNNER, config};
 
 async fn attempt(source: &str, _wire: &mut testee::runner::Wire) -> String {
     unreachable!("the real runner runs here, not {source}")
@@ -68,45 +66,4 @@ async fn confined_programs_run_one_after_the_other() {
 #[tokio::test(flavor = "multi_thread")]
 async fn unconfined_programs_run_one_after_the_other() {
     programs_run_one_after_the_other(Confinement::Unconfined).await;
-}
-
-/// What a claim and a tool call cost; printed, because a shared machine can't promise a figure.
-#[tokio::test(flavor = "multi_thread")]
-async fn costs_are_told() {
-    let backend = backend(Confinement::Required).await;
-    let mut guest = Guest::new(&backend).await;
-    let n = 2000;
-    let source = format!("for (let i = 0; i < {n}; i++) await tools.call('echo', {{}})");
-    let program = guest.start(&source).await;
-    let start = Instant::now();
-    until_ended(&mut guest, program).await;
-    println!("tool call round trip: {:?}", start.elapsed() / n);
-    let mut warm = Vec::new();
-    for _ in 0..20 {
-        let ready = || backend.sandboxes().iter().filter(|s| s.state == SandboxState::Warm).count();
-        testee::eventually(|| ready() > 0).await;
-        let start = Instant::now();
-        let claimed = backend.claim(request()).await.unwrap();
-        warm.push(start.elapsed());
-        claimed.handle.end(seance_core::sandbox::EndReason::Released, testee::DEADLINE).await.unwrap();
-    }
-    warm.sort();
-    println!("warm claim: {:?} median, {:?} worst", warm[warm.len() / 2], warm[warm.len() - 1]);
-    backend.shutdown(testee::DEADLINE).await;
-    let mut config = config(Confinement::Required);
-    config.runner.args = vec![REAL_RUNNER.into()];
-    config.warm = 0;
-    let backend = LocalBackend::start(config).await.unwrap();
-    let mut cold = Vec::new();
-    for _ in 0..10 {
-        let start = Instant::now();
-        let claimed = backend.claim(request()).await.unwrap();
-        cold.push(start.elapsed());
-        let end = Instant::now();
-        claimed.handle.end(seance_core::sandbox::EndReason::Released, testee::DEADLINE).await.unwrap();
-        println!("end: {:?}", end.elapsed());
-    }
-    cold.sort();
-    println!("cold claim: {:?} median, {:?} worst", cold[cold.len() / 2], cold[cold.len() - 1]);
-    backend.shutdown(Duration::from_secs(10)).await;
 }

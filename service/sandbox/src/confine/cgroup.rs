@@ -216,6 +216,6 @@ mod tests {
         assert_eq!(v1_base(MOUNTS, own, "memory"), Some(PathBuf::from("/sys/fs/cgroup/memory")));
         assert_eq!(v1_base(MOUNTS, own, "pids"), None);
         assert_eq!(v2_bases(MOUNTS, own), [PathBuf::from("/sys/fs/cgroup/unified")]);
-        assert_eq!(v2_bases("", own), [PathBuf::new(); 0]);
+        assert!(v2_bases("", own).is_empty());
     }
 }

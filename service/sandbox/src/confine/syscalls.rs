@@ -61,13 +61,7 @@ fn condition(argument: u8, op: SeccompCmpOp, value: u64) -> std::result::Result<
 }
 
 /// What may be asked of a descriptor through `ioctl`: nothing of a terminal but whether it is one.
-const REQUESTS: &[u64] = &[
-    libc::FIONBIO as u64,
-    libc::FIONREAD as u64,
-    libc::FIOCLEX as u64,
-    libc::FIONCLEX as u64,
-    libc::TCGETS as u64,
-];
+const REQUESTS: &[u64] = &[libc::FIONBIO, libc::FIONREAD, libc::FIOCLEX, libc::FIONCLEX, libc::TCGETS];
 
 const ALLOWED: &[i64] = &[
     // Descriptors.

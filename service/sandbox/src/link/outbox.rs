@@ -57,7 +57,7 @@ pub struct Sender {
 
 #[derive(Debug)]
 enum Outgoing {
-    Whole(AttachResponse),
+    Whole(Box<AttachResponse>),
     Large(Large),
 }
 
@@ -157,7 +157,7 @@ impl LinkSender for Sender {
         if urgent {
             return self.urgent.send(message).await.map_err(|_| LinkGone);
         }
-        self.ordered.send(Outgoing::Whole(message)).await.map_err(|_| LinkGone)
+        self.ordered.send(Outgoing::Whole(Box::new(message))).await.map_err(|_| LinkGone)
     }
 }
 
@@ -191,7 +191,7 @@ impl Lane {
     fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<Option<AttachResponse>> {
         if self.current.is_none() {
             match ready!(self.queue.poll_recv(cx)) {
-                Some(Outgoing::Whole(message)) => return Poll::Ready(Some(message)),
+                Some(Outgoing::Whole(message)) => return Poll::Ready(Some(*message)),
                 Some(Outgoing::Large(large)) => self.current = Some(large),
                 None => return Poll::Ready(None),
             }

@@ -135,6 +135,7 @@ fn exec_written() -> String {
         .read(true)
         .write(true)
         .create(true)
+        .truncate(true)
         .mode(0o700)
         .open("/work/x")
         .expect("it can write");
