@@ -21,7 +21,9 @@ use seance_store::{SqliteConfig, SqliteStore, measure_bare_commit};
 type Error = Box<dyn std::error::Error + Send + Sync>;
 
 const SINGLE_APPENDS: usize = 3_000;
-const EVENTS_PER_RUN: usize = 60_000;
+const RUN: Duration = Duration::from_secs(3);
+/// What `/proc/self/stat` counts processor time in, in microseconds.
+const TICK_US: u64 = 10_000;
 const OUTPUT_BYTES: usize = 64 * 1024;
 
 #[tokio::main]
@@ -45,10 +47,13 @@ async fn measure(home: PathBuf) -> Result<(), Error> {
     }
     print_times("single append", single(&store, sessions[0]).await?);
     for (n_sessions, n_each) in [(1, 8), (8, 1), (64, 1), (512, 1), (64, 8), (512, 8)] {
-        let start = Instant::now();
+        let (start, cpu_us) = (Instant::now(), cpu_us()?);
         let n_events = together(&store, &sessions[..n_sessions], n_each).await?;
         let rate = n_events as f64 / start.elapsed().as_secs_f64();
-        println!("{n_sessions:4} sessions, {n_each} events an append: {rate:8.0} events/s");
+        let cpu_us = (self::cpu_us()? - cpu_us) as f64 / n_events as f64;
+        println!(
+            "{n_sessions:4} sessions, {n_each} events an append: {rate:8.0} events/s, {cpu_us:5.1} us of processor an event"
+        );
     }
     output(&store, sessions[1]).await?;
     reads(&store, sessions[0]).await?;
@@ -68,27 +73,36 @@ async fn single(store: &SqliteStore, session: SessionId) -> Result<Vec<Duration>
     Ok(times)
 }
 
-/// Sessions that append at the same time, each waiting for its own.
-async fn together(store: &Arc<SqliteStore>, sessions: &[SessionId], n_each: usize) -> Result<usize, Error> {
-    let n_appends = (EVENTS_PER_RUN / sessions.len() / n_each).max(1);
+/// Sessions that append at the same time, each waiting for its own. Gives the number of events.
+async fn together(store: &Arc<SqliteStore>, sessions: &[SessionId], n_each: usize) -> Result<u64, Error> {
+    let end = Instant::now() + RUN;
     let mut tasks = tokio::task::JoinSet::new();
     for &session in sessions {
         let store = Arc::clone(store);
         tasks.spawn(async move {
             let tenant = TenantId::default_tenant();
             let record = store.session(&tenant, session).await?.ok_or("no session")?;
-            let mut next = record.last_seq.next();
-            for _ in 0..n_appends {
-                store.append(calls(session, next, n_each)).await?;
-                next = EventSeq(next.0 + n_each as u64);
+            let mut last = record.last_seq;
+            while Instant::now() < end {
+                store.append(calls(session, last.next(), n_each)).await?;
+                last.0 += n_each as u64;
             }
-            Ok::<_, Error>(())
+            Ok::<_, Error>(last.0 - record.last_seq.0)
         });
     }
+    let mut n_events = 0;
     while let Some(done) = tasks.join_next().await {
-        done??;
+        n_events += done??;
     }
-    Ok(n_appends * n_each * sessions.len())
+    Ok(n_events)
+}
+
+/// Processor time of the process so far, in microseconds.
+fn cpu_us() -> Result<u64, Error> {
+    let stat = std::fs::read_to_string("/proc/self/stat")?;
+    let fields = stat.rsplit(')').next().ok_or("no end of the name")?.split_whitespace();
+    let ticks: Vec<u64> = fields.skip(11).take(2).map(str::parse).collect::<Result<_, _>>()?;
+    Ok(ticks.iter().sum::<u64>() * TICK_US)
 }
 
 /// Output in large events.

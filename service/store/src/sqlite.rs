@@ -37,7 +37,7 @@ pub use files::OpenError;
 use crate::codec::failed;
 use crate::rules::{APPEND_BYTES_MAX, Staged, check_key};
 use batch::NewCatalog;
-use writer::{Answer, Job, Writer};
+use writer::{Answer, Job, Write, Writer};
 
 /// Jobs that wait for the writer. A caller waits for a place while it is full.
 const JOBS_MAX: usize = 1_024;
@@ -155,8 +155,10 @@ impl SqliteStore {
 
     async fn write(&self, doing: &'static str, staged: Staged) -> Result<(), Error> {
         let weight = staged.weight();
-        self.ask(doing, weight, |room, answer| Job::Append { staged: Box::new(staged), answer, _room: room })
-            .await
+        self.ask(doing, weight, |room, answer| {
+            Job::Write(Write::Append { staged: Box::new(staged), answer, _room: room })
+        })
+        .await
     }
 }
 
@@ -171,11 +173,8 @@ impl SessionStore for SqliteStore {
     }
 
     async fn take_over(&self, session: SessionId, at: Timestamp) -> Result<SessionRecord, Error> {
-        self.ask("taking a session over", 0, |room, answer| Job::TakeOver {
-            session,
-            at,
-            answer,
-            _room: room,
+        self.ask("taking a session over", 0, |room, answer| {
+            Job::Write(Write::TakeOver { session, at, answer, _room: room })
         })
         .await
     }
@@ -235,8 +234,10 @@ impl SessionStore for SqliteStore {
         }
         let catalog = Box::new(NewCatalog { tenant: tenant.clone(), digest: digest.clone(), json, done });
         let weight = catalog.json.len();
-        self.ask("keeping a catalog", weight, |room, answer| Job::Catalog { catalog, answer, _room: room })
-            .await
+        self.ask("keeping a catalog", weight, |room, answer| {
+            Job::Write(Write::Catalog { catalog, answer, _room: room })
+        })
+        .await
     }
 
     async fn catalog(&self, tenant: &TenantId, digest: &CatalogDigest) -> Result<Option<Bytes>, Error> {

@@ -10,7 +10,7 @@ use seance_core::store::{Append, Error, Retention, SessionStore};
 use seance_core::time::Timestamp;
 use sqlx::{ConnectOptions, Connection};
 
-use super::{OpenError, SqliteConfig, SqliteStore};
+use super::{OpenError, SqliteConfig, SqliteStore, files, schema, writer};
 use crate::conformance::{self, *};
 
 async fn fixture() -> Fixture {
@@ -206,6 +206,28 @@ async fn a_failed_transaction_is_undone_and_the_writer_goes_on() {
     assert_eq!(stored(&store, &one).await, SessionRecord { last_seq: EventSeq(2), ..one.clone() });
     assert_eq!(log(&store, two.id).await.len(), 2);
     assert_eq!(store.size().await.unwrap().n_events, 4);
+}
+
+/// The answer to a commit can be lost on its way: what the database has decides.
+#[tokio::test]
+async fn an_unknown_commit_is_resolved_by_reading() {
+    let dir = tempfile::tempdir().unwrap();
+    let config = config(dir.path());
+    let lock = files::prepare(&config.path).unwrap();
+    let mut connection = writer::connect(&config).await.unwrap();
+    schema::migrate(&config.path, &mut connection).await.unwrap();
+    let mut writer = writer::Writer::new(config, connection, lock).await.unwrap();
+    for (number, transaction, in_force) in [
+        (1, "BEGIN IMMEDIATE; UPDATE totals SET commits = 1; COMMIT; SELECT lost()", true),
+        (2, "BEGIN IMMEDIATE; UPDATE totals SET commits = 2; SELECT lost(); COMMIT", false),
+        (2, "BEGIN IMMEDIATE; UPDATE totals SET commits = 2; ROLLBACK; SELECT lost()", false),
+        (2, "BEGIN IMMEDIATE; UPDATE totals SET commits = 2; COMMIT", true),
+    ] {
+        let result = writer.commit(number, sqlx::query_with(transaction, Default::default())).await;
+        assert_eq!(result.is_ok(), in_force, "{transaction}: {result:?}");
+        writer.recall().await.unwrap();
+        assert_eq!(writer.totals.commits == number, in_force, "{transaction}");
+    }
 }
 
 #[tokio::test]

@@ -29,10 +29,15 @@ pub(super) type Answer<T> = oneshot::Sender<Result<T, Error>>;
 
 /// What the writer is asked for. Room is given back when the job is done.
 pub(super) enum Job {
+    Write(Write),
+    Sweep { retention: Retention, answer: Answer<u64>, _room: OwnedSemaphorePermit },
+}
+
+/// What goes into a transaction with others.
+pub(super) enum Write {
     Append { staged: Box<Staged>, answer: Answer<()>, _room: OwnedSemaphorePermit },
     Catalog { catalog: Box<NewCatalog>, answer: Answer<()>, _room: OwnedSemaphorePermit },
     TakeOver { session: SessionId, at: Timestamp, answer: Answer<SessionRecord>, _room: OwnedSemaphorePermit },
-    Sweep { retention: Retention, answer: Answer<u64>, _room: OwnedSemaphorePermit },
 }
 
 /// Why a transaction is not in the database. Many callers may be told of one.
@@ -130,27 +135,28 @@ impl Writer {
         }
     }
 
-    /// Does a batch. What shares no transaction with others comes after what does.
+    /// Does a batch. A takeover has a transaction of its own, after the others, so that the record it
+    /// gives back is of its own epoch.
     async fn serve(&mut self, jobs: Vec<Job>) {
         let (mut shared, mut single) = (Vec::new(), Vec::new());
         for job in jobs {
             match job {
-                Job::Append { .. } | Job::Catalog { .. } => shared.push(job),
-                Job::TakeOver { .. } | Job::Sweep { .. } => single.push(job),
+                Job::Write(write @ (Write::Append { .. } | Write::Catalog { .. })) => shared.push(write),
+                Job::Write(Write::TakeOver { .. }) | Job::Sweep { .. } => single.push(job),
             }
         }
         self.write(shared).await;
         for job in single {
             match job {
+                Job::Write(write) => self.write(vec![write]).await,
                 Job::Sweep { retention, answer, _room } => self.sweep(retention, answer).await,
-                other => self.write(vec![other]).await,
             }
         }
     }
 
     /// Writes jobs in one transaction. If it fails each is tried alone, so that one that does not
     /// fit fails no other.
-    async fn write(&mut self, jobs: Vec<Job>) {
+    async fn write(&mut self, jobs: Vec<Write>) {
         match self.try_write(&jobs).await {
             Ok(verdicts) => {
                 for (job, verdict) in jobs.into_iter().zip(verdicts) {
@@ -175,7 +181,7 @@ impl Writer {
     }
 
     /// One transaction. Gives a verdict for each job; with `Err` nothing was written.
-    async fn try_write(&mut self, jobs: &[Job]) -> Result<Vec<Result<(), Error>>, Failure> {
+    async fn try_write(&mut self, jobs: &[Write]) -> Result<Vec<Result<(), Error>>, Failure> {
         if jobs.is_empty() {
             return Ok(Vec::new());
         }
@@ -183,10 +189,9 @@ impl Writer {
         let verdicts: Vec<_> = jobs
             .iter()
             .map(|job| match job {
-                Job::Append { staged, .. } => batch.append(staged),
-                Job::Catalog { catalog, .. } => batch.catalog(catalog),
-                Job::TakeOver { session, at, .. } => batch.take_over(*session, *at),
-                Job::Sweep { .. } => Ok(()),
+                Write::Append { staged, .. } => batch.append(staged),
+                Write::Catalog { catalog, .. } => batch.catalog(catalog),
+                Write::TakeOver { session, at, .. } => batch.take_over(*session, *at),
             })
             .collect();
         if verdicts.iter().any(Result::is_ok) {
@@ -197,12 +202,11 @@ impl Writer {
         Ok(verdicts)
     }
 
-    async fn settle(&mut self, job: Job, verdict: Result<(), Error>) {
+    async fn settle(&mut self, job: Write, verdict: Result<(), Error>) {
         // A caller that went away needs no answer.
         let _ = match job {
-            Job::Append { answer, .. } | Job::Catalog { answer, .. } => answer.send(verdict).is_ok(),
-            Job::Sweep { answer, .. } => answer.send(verdict.map(|()| 0)).is_ok(),
-            Job::TakeOver { session, answer, .. } => {
+            Write::Append { answer, .. } | Write::Catalog { answer, .. } => answer.send(verdict).is_ok(),
+            Write::TakeOver { session, answer, .. } => {
                 let record = match verdict {
                     Ok(()) => self.record(session).await,
                     Err(error) => Err(error),
@@ -306,7 +310,7 @@ impl Writer {
     }
 
     /// What must be known of the sessions, sandboxes and keys that jobs name.
-    async fn facts(&mut self, jobs: &[Job]) -> Result<Facts, Failure> {
+    async fn facts(&mut self, jobs: &[Write]) -> Result<Facts, Failure> {
         let named = Named::of(jobs);
         self.connection().await?;
         let mut heads = HashMap::new();
@@ -376,20 +380,19 @@ struct Named {
 }
 
 impl Named {
-    fn of(jobs: &[Job]) -> Self {
+    fn of(jobs: &[Write]) -> Self {
         let mut named = Self { sessions: HashSet::new(), sandboxes: Vec::new(), keys: Vec::new() };
         for job in jobs {
             match job {
-                Job::Append { staged, .. } => {
+                Write::Append { staged, .. } => {
                     named.sessions.insert(staged.session);
                     named.sandboxes.extend(staged.uses_sandbox);
                     named.keys.extend(staged.done.iter().map(|done| request_key(&staged.tenant, done)));
                 }
-                Job::Catalog { catalog, .. } => {
+                Write::Catalog { catalog, .. } => {
                     named.keys.extend(catalog.done.iter().map(|done| request_key(&catalog.tenant, done)));
                 }
-                Job::TakeOver { session, .. } => drop(named.sessions.insert(*session)),
-                Job::Sweep { .. } => {}
+                Write::TakeOver { session, .. } => drop(named.sessions.insert(*session)),
             }
         }
         named
