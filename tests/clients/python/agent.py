@@ -21,6 +21,7 @@ import stubs as api
 CALL_SECONDS = 30
 STREAM_SECONDS = 90
 FREE_SECONDS = 10
+AGAIN_SECONDS = 0.1
 CHUNK_BYTES = 1024 * 1024
 INLINE_BYTES = 2 * 1024 * 1024
 
@@ -95,22 +96,23 @@ def detail(error, kind):
 
 
 def when_free(control):
-    """Does `control` as soon as the session is free.
+    """Does `control`, which must be repeatable, as soon as the session is free.
 
     A stream that was cut holds the session's control until the service has seen the cut. Until then others
-    are refused, with the delay to ask again after.
+    are refused, with the delay to ask again after. A connection may also turn out to be broken only now.
     """
     deadline = time.monotonic() + FREE_SECONDS
     while True:
         try:
             return control()
         except grpc.RpcError as error:
-            reason = detail(error, error_details_pb2.ErrorInfo)
+            info = detail(error, error_details_pb2.ErrorInfo)
             again = detail(error, error_details_pb2.RetryInfo)
-            busy = reason is not None and reason.reason == "CONTROL_ACTIVE" and again is not None
-            if not busy or time.monotonic() > deadline:
+            broken = info is None and error.code() == grpc.StatusCode.UNAVAILABLE
+            busy = info is not None and info.reason == "CONTROL_ACTIVE"
+            if not (broken or busy) or time.monotonic() > deadline:
                 raise
-            time.sleep(again.retry_delay.ToTimedelta().total_seconds())
+            time.sleep(again.retry_delay.ToTimedelta().total_seconds() if again else AGAIN_SECONDS)
 
 
 class Stream:

@@ -113,7 +113,7 @@ def large_integers_stay_exact(agent):
 
 def a_failing_program_says_where(agent):
     with agent.open() as session:
-        seen = session.run('text("before")\n\nnull.x')
+        seen = session.run('text("before");\n\nINPUTS.x')
         assert seen.status == ERROR and seen.output == "before", seen
         error = seen.program.error
         found = (error.code, getattr(error, "class"), error.line)
@@ -348,10 +348,20 @@ def what_calls_leave_behind_is_an_artifact(agent):
         assert session.blob(left.blob_id)[0] == picture
 
 
+def until_closed(session):
+    """The session's events, followed as they come until the last that can be."""
+    events = []
+    for event in session.follow():
+        events.append(event)
+        if event.WhichOneof("kind") == "session_closed":
+            return events
+    raise AssertionError("the stream ended before the session did")
+
+
 def events_are_followed_from_any_sequence(agent):
     with agent.open([ECHO], labels={"test": "events"}) as session, session.serve({"echo": echo}):
         workers = concurrent.futures.ThreadPoolExecutor(1)
-        followed = workers.submit(lambda: list(session.follow()))
+        followed = workers.submit(until_closed, session)
         session.run('text("a"); return await tools.echo({value: 1})')
         session.close()
         events = followed.result(timeout=60)

@@ -32,6 +32,7 @@ import type { WaitResponse__Output } from './generated/seance/v1alpha1/WaitRespo
 const CALL_MS = 30_000;
 const STREAM_MS = 90_000;
 const FREE_MS = 10_000;
+const AGAIN_MS = 100;
 const CHUNK_BYTES = 1024 * 1024;
 const INLINE_BYTES = 2 * 1024 * 1024;
 
@@ -118,8 +119,9 @@ const ERROR_INFO = RPC.lookupType('ErrorInfo');
 const RETRY_INFO = RPC.lookupType('RetryInfo');
 
 /**
- * Does `control` as soon as the session is free. A stream that was cut holds the session's control until the
- * service has seen the cut; until then others are refused, with the delay to ask again after.
+ * Does `control`, which must be repeatable, as soon as the session is free. A stream that was cut holds the
+ * session's control until the service has seen the cut; until then others are refused, with the delay to ask
+ * again after. A connection may also turn out to be broken only now.
  */
 export async function whenFree<T>(control: () => Promise<T>): Promise<T> {
   const deadline = Date.now() + FREE_MS;
@@ -128,8 +130,9 @@ export async function whenFree<T>(control: () => Promise<T>): Promise<T> {
       return await control();
     } catch (error) {
       const { reason, retryMs } = refusal(error);
-      if (reason !== 'CONTROL_ACTIVE' || retryMs === undefined || Date.now() > deadline) throw error;
-      await new Promise((resolve) => setTimeout(resolve, retryMs));
+      const broken = reason === undefined && (error as grpc.ServiceError).code === grpc.status.UNAVAILABLE;
+      if (!(broken || reason === 'CONTROL_ACTIVE') || Date.now() > deadline) throw error;
+      await new Promise((resolve) => setTimeout(resolve, retryMs ?? AGAIN_MS));
     }
   }
 }
@@ -163,8 +166,9 @@ export class Agent {
   }
 
   close(): void {
-    this.sessions.close();
-    this.tools.close();
+    // Not `close()`: our RPC of that name hides the client's own.
+    this.sessions.getChannel().close();
+    this.tools.getChannel().close();
   }
 
   /** Opens a session whose programs may call `tools`. */
@@ -359,7 +363,7 @@ export class Provider {
       if (message.recorded) this.recorded.push(message.recorded.callId);
     });
     stream.on('error', failed);
-    this.ended = new Promise((resolve) => stream.on('close', resolve));
+    this.ended = new Promise((resolve) => stream.on('status', () => resolve()));
   }
 
   static attach(

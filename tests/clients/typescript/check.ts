@@ -75,7 +75,7 @@ async function aProgramGivesItsValueAndOutput(agent: Agent): Promise<void> {
       inputsJson: '{"n": 7}',
     });
     same([again.program.number, valueOf(again)], ['2', 7]);
-    const failed = await session.run('text("before")\n\nnull.x');
+    const failed = await session.run('text("before");\n\nINPUTS.x');
     equal(failed.status, 'OBSERVATION_STATUS_ERROR');
     same([failed.program.error!.code, failed.program.error!.class, failed.program.error!.line], ['exception', 'TypeError', 3]);
   });
@@ -261,7 +261,10 @@ async function eventsAreFollowedFromAnySequence(agent: Agent): Promise<void> {
   const session = await agent.open();
   const collect = async (from: string, untilNow: boolean) => {
     const events = [];
-    for await (const event of session.follow(from, untilNow)) events.push(event);
+    for await (const event of session.follow(from, untilNow)) {
+      events.push(event);
+      if (event.kind === 'sessionClosed' && !untilNow) break;
+    }
     return events;
   };
   const followed = collect('1', false);
