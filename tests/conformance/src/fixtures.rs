@@ -161,6 +161,12 @@ pub fn answer(tool: &str, arguments: &str, count: u64, own: &[case::Tool]) -> (D
     if let Some(tool) = own.iter().find(|own| own.name == tool) {
         return (Duration::ZERO, own_answer(tool, arguments));
     }
+    match tool {
+        "count" => return (Duration::ZERO, Answer::Value(count.to_string())),
+        // Its arguments nest deeper than a JSON tree is read here.
+        "tree" => return (Duration::ZERO, Answer::Value("\"ok\"".to_owned())),
+        _ => {}
+    }
     let arguments: Map<String, Value> = match serde_json::from_str(arguments) {
         Ok(arguments) => arguments,
         Err(error) => return (Duration::ZERO, Answer::Failure(format!("arguments: {error}"))),
@@ -173,14 +179,12 @@ pub fn answer(tool: &str, arguments: &str, count: u64, own: &[case::Tool]) -> (D
         "sleep" => return (Duration::from_millis(number("ms")), Answer::Value(value())),
         "fail" => Answer::Error(text("code"), text("message")),
         "boom" => Answer::Failure(BOOM_SECRET.to_owned()),
-        "count" => Answer::Value(count.to_string()),
         "big" => Answer::Value(format!("\"{}\"", "x".repeat(number("bytes").min(32 << 20) as usize))),
         "ids" => Answer::Value(r#"{"id":9007199254740993}"#.to_owned()),
         "raw" => Answer::Value(text("json")),
         "pic" => Answer::Picture(r#"{"ok":true}"#.to_owned()),
         "pay" => Answer::Value(format!(r#"{{"paid":{}}}"#, number("amount"))),
         "strict" => Answer::Value(Value::Object(arguments).to_string()),
-        "tree" => Answer::Value("\"ok\"".to_owned()),
         other => Answer::Failure(format!("no fixture tool is named {other:?}")),
     };
     (Duration::ZERO, answer)

@@ -95,6 +95,11 @@ impl Live {
         step.session_id.clone().unwrap_or_else(|| self.id.clone())
     }
 
+    /// The step's idempotency key. Keys are a tenant's, so the session's id makes them this case's.
+    fn key(&self, step: &Step) -> String {
+        if step.key.is_empty() { String::new() } else { format!("{}-{}", self.id, step.key) }
+    }
+
     fn observe(step: &Step) -> api::ObserveOptions {
         api::ObserveOptions {
             window: step.window_ms.map(door::duration),
@@ -121,7 +126,7 @@ impl Live {
             observe: Some(Self::observe(step)),
             on_disconnect: on_disconnect.into(),
             limits: step.limits.clone().into_iter().collect(),
-            idempotency_key: step.key.clone(),
+            idempotency_key: self.key(step),
         })
     }
 
@@ -251,7 +256,7 @@ impl Live {
             program_number: step.stop.unwrap_or_default(),
             cursor: self.cursor(step)?,
             max_output_tokens: step.tokens,
-            idempotency_key: step.key.clone(),
+            idempotency_key: self.key(step),
         };
         let sent = Instant::now();
         let mut seen = door::answered(self.door.sessions().stop(request).await, |seen, response| {
@@ -264,7 +269,7 @@ impl Live {
 
     /// Closes the session.
     pub async fn close(&mut self, step: &Step) -> anyhow::Result<Seen> {
-        let request = api::CloseRequest { session_id: self.id(step), idempotency_key: step.key.clone() };
+        let request = api::CloseRequest { session_id: self.id(step), idempotency_key: self.key(step) };
         let sent = Instant::now();
         let mut seen = door::answered(self.door.sessions().close(request).await, |seen, response| {
             seen.session = response.session;
@@ -373,7 +378,7 @@ impl Live {
             session_id: self.id(step),
             call_id: call.call_id,
             result: Some(result.to_proto()),
-            idempotency_key: step.key.clone(),
+            idempotency_key: self.key(step),
         };
         Ok(door::answered(self.door.tools().answer(request).await, |_, _| {}))
     }

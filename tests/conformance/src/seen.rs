@@ -305,13 +305,22 @@ fn described(expect: &Expect, seen: &Seen, wrong: &mut Wrong) {
         wrong.holds("the text", &seen.text, &expect.has, &expect.lacks);
     }
     let squeezed = squeeze(&seen.declarations);
-    for part in expect.declares.iter().filter(|part| !squeezed.contains(&squeeze(part))) {
+    let without_comments = squeeze(&uncommented(&seen.declarations));
+    let is_there = |part: &str| squeezed.contains(part) || without_comments.contains(part);
+    for part in expect.declares.iter().filter(|part| !is_there(&squeeze(part))) {
         wrong.add(format!("declarations: expected {part:?}, got {:?}", seen.declarations));
     }
     for part in expect.declares_not.iter().filter(|part| squeezed.contains(&squeeze(part))) {
         wrong.add(format!("declarations: expected no {part:?}, got {:?}", seen.declarations));
     }
     wrong.same("aliases", expect.aliases.as_ref(), Some(&seen.aliases));
+}
+
+/// The text without its `/* */` comments.
+fn uncommented(text: &str) -> String {
+    let mut parts = text.split("/*");
+    let first = parts.next().unwrap_or_default().to_owned();
+    parts.fold(first, |kept, part| kept + part.split_once("*/").map_or("", |(_, rest)| rest))
 }
 
 fn squeeze(text: &str) -> String {

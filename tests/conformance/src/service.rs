@@ -94,7 +94,7 @@ pub struct Service {
 fn serve_command(seance: &Path, data: &Path) -> Command {
     let mut command = Command::new(seance);
     command.args(["serve", "--listen", "127.0.0.1:0", "--admin-listen", "off", "--data-dir"]).arg(data);
-    command.args(["--max-sandboxes", "64", "--max-sessions", "256", "--max-running", "64"]);
+    command.args(["--max-sandboxes", "64", "--max-sessions", "256"]);
     command
 }
 
@@ -149,7 +149,7 @@ impl Service {
         let mut child = command.spawn().with_context(|| format!("starting {}", seance.display()))?;
         let pid = child.id().context("the service ended at once")?;
         let process = Process { pid: i32::try_from(pid)? };
-        let address = tokio::time::timeout(READY_MAX, address(&mut child, &log)).await;
+        let address = tokio::time::timeout(READY_MAX, address(&mut child)).await;
         let address = address.context("the service did not say its address in time").and_then(|a| a);
         let address = address.with_context(|| log_tail(&log))?;
         wait_until_ready(&address).await.with_context(|| log_tail(&log))?;
@@ -186,7 +186,7 @@ async fn none_left(family: &BTreeSet<i32>) -> anyhow::Result<()> {
 }
 
 /// The address that the service says it listens on.
-async fn address(child: &mut Child, log: &Path) -> anyhow::Result<String> {
+async fn address(child: &mut Child) -> anyhow::Result<String> {
     let stdout = child.stdout.take().expect("it was piped");
     let mut lines = BufReader::new(stdout).lines();
     while let Some(line) = lines.next_line().await? {
@@ -196,7 +196,7 @@ async fn address(child: &mut Child, log: &Path) -> anyhow::Result<String> {
             return Ok(address);
         }
     }
-    bail!("the service ended before it said its address; {}", log_tail(log))
+    bail!("the service ended before it said its address")
 }
 
 fn address_in(line: &str) -> Option<String> {

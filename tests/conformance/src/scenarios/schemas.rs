@@ -64,9 +64,7 @@ pub async fn schemas_compile(stage: Stage) -> anyhow::Result<()> {
 
 /// A schema that refers to itself as "#" stands inside another one here.
 fn hoisted(schema: &str) -> String {
-    schema
-        .replace(r##""$ref":"#""##, r##""$ref":"#/properties/v""##)
-        .replace("\"#/$defs", "\"#/properties/v/$defs")
+    schema.replace("\"#\"", "\"#/properties/v\"").replace("\"#/$defs", "\"#/properties/v/$defs")
 }
 
 fn samples(schemas: &[Schema]) -> anyhow::Result<String> {
