@@ -2,12 +2,13 @@
 //! holds. Exits with 1 when a line fails, with 2 when nothing could be run.
 
 use std::process::ExitCode;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, bail, ensure};
 use clap::{Parser, ValueEnum};
 use seance_conformance::door::Door;
 use seance_conformance::plan::{self, Entry, Work};
-use seance_conformance::report::{Report, State};
+use seance_conformance::report::{Report, Row, State};
 use seance_conformance::run::{self, Target};
 use seance_conformance::service::{Process, Service};
 
@@ -92,13 +93,24 @@ async fn run_own(seed: u64, entries: Vec<Entry>) -> anyhow::Result<Report> {
 }
 
 async fn run_all(target: Target, entries: Vec<Entry>) -> Report {
-    let progress = |row: &seance_conformance::report::Row| {
+    let began = Instant::now();
+    let mut times = Vec::new();
+    let progress = |row: &Row, took: Duration| {
         if row.state == State::Failed {
             eprintln!("failed: {} in {}: {}", row.id, row.language, row.note);
         }
+        times.push((took, format!("{} in {}", row.id, row.language)));
     };
     let report = Report::of(run::rows(&target, entries, progress).await);
-    eprintln!("{}", report.summary());
+    times.sort_by_key(|(took, _)| std::cmp::Reverse(*took));
+    let slowest: Vec<String> =
+        times.iter().take(5).map(|(took, name)| format!("{name} {:.1} s", took.as_secs_f64())).collect();
+    eprintln!(
+        "{} in {:.0} s; the slowest: {}",
+        report.summary(),
+        began.elapsed().as_secs_f64(),
+        slowest.join(", ")
+    );
     report
 }
 

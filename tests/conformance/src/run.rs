@@ -1,7 +1,7 @@
 //! Runs rows: several at one time, those that assert times alone.
 
 use std::collections::BTreeMap;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
 use futures::StreamExt as _;
@@ -34,18 +34,25 @@ pub struct Target {
     pub seed: u64,
 }
 
-/// Runs all rows and gives them back in their order. `progress` is told of each.
-pub async fn rows(target: &Target, entries: Vec<Entry>, progress: impl Fn(&Row)) -> Vec<Row> {
+/// Runs all rows and gives them back in their order. `progress` is told of each and how
+/// long it took.
+pub async fn rows(
+    target: &Target,
+    entries: Vec<Entry>,
+    mut progress: impl FnMut(&Row, Duration),
+) -> Vec<Row> {
     let n_entries = entries.len();
     let indexed = entries.into_iter().enumerate();
     let (alone, together): (Vec<_>, Vec<_>) = indexed.partition(|(_, entry)| is_alone(entry));
     let mut done = BTreeMap::new();
     for (at_one_time, batch) in [(AT_ONE_TIME, together), (1, alone)] {
-        let running =
-            batch.into_iter().map(|(index, entry)| async move { (index, row(target, entry).await) });
+        let running = batch.into_iter().map(|(index, entry)| async move {
+            let began = Instant::now();
+            (index, row(target, entry).await, began.elapsed())
+        });
         let mut running = futures::stream::iter(running).buffer_unordered(at_one_time);
-        while let Some((index, row)) = running.next().await {
-            progress(&row);
+        while let Some((index, row, took)) = running.next().await {
+            progress(&row, took);
             done.insert(index, row);
         }
     }

@@ -149,7 +149,7 @@ pub async fn two_clients(stage: Stage) -> anyhow::Result<()> {
         .with_session(async |live| {
             let other = live.door.another().await?;
             let step = Step {
-                begin: Some("await tools.sleep({ms: 800}); return 'first'".to_owned()),
+                begin: Some("await tools.sleep({ms: 2000}); return 'first'".to_owned()),
                 ..Step::default()
             };
             let seen = live.begin(&step).await?;
@@ -220,7 +220,7 @@ pub async fn refusals_have_one_form(stage: Stage) -> anyhow::Result<()> {
 pub async fn confinement_is_told(stage: Stage) -> anyhow::Result<()> {
     let info = stage.target.door.server().get_info(api::GetInfoRequest {}).await?.into_inner();
     ensure!(info.backend == "local", "the backend is {:?}", info.backend);
-    ensure!(!info.confinement.is_empty(), "no confinement is named");
-    ensure!(info.confinement.iter().all(|name| !name.is_empty()), "confinement without a name");
+    ensure!(!info.confinement_parts.is_empty(), "no confinement is named");
+    ensure!(info.confinement_parts.iter().all(|name| !name.is_empty()), "confinement without a name");
     Ok(())
 }

@@ -89,12 +89,12 @@ async fn check_names(stage: &Stage) -> anyhow::Result<()> {
             let seen = live.execute(&source("return ALL_TOOLS.map((tool) => tool.name)")).await?;
             expect("ALL_TOOLS", &seen, |e| e.value = serde_json::to_string(&aliases).ok())?;
             let text =
-                "for (const {name} of ALL_TOOLS) await tools[name]({by: 'alias'}); return ALL_TOOLS.length";
+                "await Promise.all(ALL_TOOLS.map(({name}) => tools[name]({by: 'alias'}))); return ALL_TOOLS.length";
             let seen = live.execute(&source(text)).await?;
             let n_names = names.len().to_string();
             expect("calls by alias", &seen, |e| e.value = Some(n_names.clone()))?;
             let mut step = source(
-                "for (const name of INPUTS) await tools.call(name, {by: 'name'}); return INPUTS.length",
+                "await Promise.all(INPUTS.map((name) => tools.call(name, {by: 'name'}))); return INPUTS.length",
             );
             step.inputs = serde_json::to_string(&names).ok();
             let seen = live.execute(&step).await?;
