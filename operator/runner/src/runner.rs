@@ -154,7 +154,7 @@ impl Runner {
             version_min: LINK_VERSION,
             version_max: LINK_VERSION,
             engines: vec![engine("javascript"), engine("typescript")],
-            confinement: crate::hosts::javascript::confinement(),
+            confinement_parts: crate::hosts::javascript::confinement(),
             resume,
         }
     }

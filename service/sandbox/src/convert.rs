@@ -37,9 +37,9 @@ pub(crate) fn is_numbered(frame: &attach_request::Frame) -> bool {
 /// Checks the sizes of a hello.
 pub(crate) fn check_hello(hello: &proto::Hello) -> Result<(), Breach> {
     at_most("engines", hello.engines.len(), HELLO_ENTRIES_MAX)?;
-    at_most("confinement names", hello.confinement.len(), HELLO_ENTRIES_MAX)?;
+    at_most("confinement names", hello.confinement_parts.len(), HELLO_ENTRIES_MAX)?;
     let names = hello.engines.iter().flat_map(|engine| [&engine.language, &engine.version]);
-    for name in names.chain(&hello.confinement) {
+    for name in names.chain(&hello.confinement_parts) {
         at_most("bytes of a name in a hello", name.len(), HELLO_NAME_BYTES_MAX)?;
         if name.chars().any(char::is_control) {
             return Err(Breach::BadField { field: "a name in a hello" });
@@ -149,14 +149,14 @@ fn host_end(end: i32) -> Result<HostEnd, Breach> {
 
 fn host_report(report: host::Ended) -> Result<HostReport, Breach> {
     at_most("kept entries", report.kept.len(), ENTRIES_MAX)?;
-    at_most("removed entries", report.removed.len(), ENTRIES_MAX)?;
+    at_most("removed entries", report.removed_keys.len(), ENTRIES_MAX)?;
     at_most("warnings", report.warnings.len(), ENTRIES_MAX)?;
     at_most("unawaited calls", report.unawaited_calls.len(), 100_000)?;
     Ok(HostReport {
         value: report.value_json,
         error: report.error.map(program_error),
         kept: report.kept.into_iter().collect::<BTreeMap<_, _>>(),
-        removed: report.removed,
+        removed: report.removed_keys,
         unawaited_calls: report.unawaited_calls,
         warnings: report.warnings.into_iter().map(warning).collect(),
         cpu_us: report.cpu_us,

@@ -41,7 +41,20 @@ const WALLS: &[Wall] = &[
         tests_use: &["seance-store"],
     },
     Wall { name: "seance-server", uses: SERVICE, tests_use: &["seance-runner"] },
-    Wall { name: "seance-cli", uses: &["seance-server", "seance-runner", "seance-proto"], tests_use: &[] },
+    // It picks the backend and hands it to the server, and its bench measures rooms on their own.
+    Wall {
+        name: "seance-cli",
+        uses: &[
+            "seance-server",
+            "seance-sandbox",
+            "seance-runner",
+            "seance-proto",
+            "seance-core",
+            "seance-broker",
+            "seance-store",
+        ],
+        tests_use: &[],
+    },
     Wall { name: "seance-runner", uses: &["seance-proto"], tests_use: &[] },
     Wall { name: "seance-operator-api", uses: &[], tests_use: &[] },
     Wall { name: "seance-controller", uses: &["seance-operator-api"], tests_use: &[] },

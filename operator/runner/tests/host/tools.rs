@@ -138,7 +138,7 @@ fn the_store_keeps_what_a_completed_program_set() {
     let mut kept: Vec<_> = said.ended.kept.iter().collect();
     kept.sort();
     assert_eq!(kept, [(&"b".to_owned(), &r#"{"n":[1]}"#.to_owned()), (&"c".to_owned(), &"42".to_owned())]);
-    assert_eq!(said.ended.removed, ["a"]);
+    assert_eq!(said.ended.removed_keys, ["a"]);
     let failed = run("store.set('a', 1); throw 1");
     assert!(failed.ended.kept.is_empty());
     let said = run(

@@ -12,7 +12,7 @@ async fn programs_run_one_after_another() {
     let mut service = Service::assigned(Options::default()).await;
     assert_eq!(service.hello.version_max, 1);
     assert!(service.hello.engines.iter().any(|engine| engine.language == "typescript"));
-    assert!(service.hello.confinement.iter().any(|name| name == "seccomp"));
+    assert!(service.hello.confinement_parts.iter().any(|name| name == "seccomp"));
     assert!(service.hello.resume.is_none());
     service.execute(1, "1+1").await;
     let FromRunner::ProgramStarted(started) = service.next().await else { panic!() };

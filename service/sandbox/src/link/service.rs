@@ -79,7 +79,7 @@ impl link_server::Link for Service {
         let (sender, messages) = outbox::channel(first, acknowledged.clone());
         let inbox = Inbox::new(stream, acknowledged);
         let engines = hello.engines.into_iter().map(|engine| (engine.language, engine.version)).collect();
-        let link = Link { engines, confinement: hello.confinement, sender, inbox };
+        let link = Link { engines, confinement: hello.confinement_parts, sender, inbox };
         match self.attached.try_send(Ok(link)) {
             Ok(()) => Ok(Response::new(messages)),
             Err(_) => Err(Status::unavailable("nobody waits for this runner any more")),

@@ -106,7 +106,7 @@ mod tests {
         let report = Ended {
             value_json: Some("x".repeat(1_000_000)),
             unawaited_calls: (0..1000).collect(),
-            removed: vec!["k".to_owned(); 1000],
+            removed_keys: vec!["k".to_owned(); 1000],
             ..Ended::default()
         };
         check(&ended(report)).unwrap();

@@ -365,7 +365,7 @@ pub fn call_result(result: proto::CallResult) -> Parsed<(CallId, providers::Tool
 /// What a provider says first.
 pub fn attach(attach: proto::Attach) -> Parsed<(SessionId, providers::Attach)> {
     let session = session_id(&attach.session_id)?;
-    let n_told = attach.held_call_ids.len() + attach.finished.len() + attach.unknown_call_ids.len();
+    let n_told = attach.held_call_ids.len() + attach.finished_results.len() + attach.unknown_call_ids.len();
     if n_told > TOLD_CALLS_MAX {
         return Err(Invalid::field(
             "attach",
@@ -377,7 +377,7 @@ pub fn attach(attach: proto::Attach) -> Parsed<(SessionId, providers::Attach)> {
         tools: attach.tools,
         again: attach.again,
         held: ids(attach.held_call_ids, "attach.held_call_ids")?,
-        finished: attach.finished.into_iter().map(call_result).collect::<Parsed<_>>()?,
+        finished: attach.finished_results.into_iter().map(call_result).collect::<Parsed<_>>()?,
         unknown: ids(attach.unknown_call_ids, "attach.unknown_call_ids")?,
     };
     Ok((session, attach))

@@ -20,7 +20,7 @@ impl server_server::Server for Api {
             features: Vec::new(),
             limits: records::limits(),
             backend: backend.name().to_owned(),
-            confinement: backend.confinement(),
+            confinement_parts: backend.confinement(),
             tenant: Caller::of(&request).tenant.to_string(),
         }))
     }

@@ -175,7 +175,7 @@ impl Host {
         match outcome {
             Outcome::Completed(value_json) => {
                 ended.value_json = value_json;
-                (ended.kept, ended.removed) = self.store.take().into_changes();
+                (ended.kept, ended.removed_keys) = self.store.take().into_changes();
             }
             Outcome::Failed(error) => ended.error = Some(error),
         }
