@@ -8,9 +8,12 @@ use clap::{Args as ClapArgs, Parser, Subcommand};
 /// call tools, and streams its output.
 #[derive(Debug, Parser)]
 #[command(name = "seance", version, propagate_version = true)]
-#[command(after_help = "Exit status of run and exec: 0 the program completed, 1 it failed, 2 the command line is wrong, \
-3 it was stopped, 4 it was lost, never started, or the service refused, 5 the service can't be reached, \
-6 it is still working.\n\nStart with: seance run examples/hello.js")]
+#[command(
+    after_help = "Exit status: 0 the program completed, 1 it failed, 2 the command line or a file it names is wrong, \
+3 the program was stopped, 4 it was lost or never started, or the service refused or can't start, \
+5 the service can't be reached, 6 the program is still working, 141 the reader of the output has gone.\n\n\
+Start with: seance run examples/hello.js"
+)]
 pub struct Args {
     #[command(flatten)]
     pub connection: Connection,
@@ -26,7 +29,13 @@ pub struct Args {
 #[command(next_help_heading = "Connection")]
 pub struct Connection {
     /// The service's address.
-    #[arg(long, global = true, env = "SEANCE_ADDRESS", default_value = "http://127.0.0.1:7443", value_name = "URL")]
+    #[arg(
+        long,
+        global = true,
+        env = "SEANCE_ADDRESS",
+        default_value = "http://127.0.0.1:7443",
+        value_name = "URL"
+    )]
     pub address: String,
     /// A file with the bearer token.
     #[arg(long, global = true, env = "SEANCE_TOKEN_FILE", value_name = "FILE")]
@@ -111,7 +120,7 @@ pub struct Exec {
     /// Keeps a session that was opened for this, and prints its id.
     #[arg(long, conflicts_with = "session")]
     pub keep: bool,
-    /// Leaves the program running when this command is interrupted.
+    /// Leaves the program running, and the session open, when this command is interrupted.
     #[arg(long)]
     pub detach: bool,
 }

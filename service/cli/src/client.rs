@@ -1,5 +1,6 @@
 //! Reaching a service.
 
+use std::fmt;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result};
@@ -26,6 +27,21 @@ pub const EXIT_REFUSED: u8 = 4;
 pub const EXIT_UNREACHABLE: u8 = 5;
 /// The program is still working.
 pub const EXIT_STILL_WORKING: u8 = 6;
+
+/// The reader of our output has gone away: what a shell shows for SIGPIPE.
+pub const EXIT_OUTPUT_GONE: u8 = 141;
+
+/// An error that names its own exit status; also a context of other errors.
+#[derive(Debug)]
+pub struct Exit(pub u8, pub String);
+
+impl fmt::Display for Exit {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.1)
+    }
+}
+
+impl std::error::Error for Exit {}
 
 /// Puts the bearer token on every request.
 #[derive(Clone, Default)]
@@ -66,9 +82,16 @@ impl Client {
 
     /// Connects to a service.
     pub async fn connect(connection: &Connection) -> Result<Self> {
-        let address = &connection.address;
+        let address = with_scheme(&connection.address);
+        let wrong =
+            || Exit(EXIT_USAGE, format!("{address:?} is no address; it looks like http://127.0.0.1:7443"));
+        if address.starts_with("https://") && connection.ca.is_none() {
+            let text =
+                format!("{address} needs the service's certificate authority: --ca FILE, or SEANCE_CA");
+            return Err(Exit(EXIT_USAGE, text).into());
+        }
         let mut endpoint = Endpoint::from_shared(address.clone())
-            .with_context(|| format!("{address:?} is no address; it looks like http://127.0.0.1:7443"))?
+            .with_context(wrong)?
             .connect_timeout(Duration::from_secs(5))
             .http2_keep_alive_interval(Duration::from_secs(20))
             .keep_alive_timeout(Duration::from_secs(20))
@@ -82,7 +105,7 @@ impl Client {
         let channel = endpoint
             .connect()
             .await
-            .with_context(|| format!("can't reach a service at {address}; start one with `seance serve`"))?;
+            .with_context(|| format!("can't reach a service at {address}; `seance serve` starts one"))?;
         Ok(Self::over(channel, bearer))
     }
 }
@@ -97,10 +120,22 @@ fn bearer(connection: &Connection) -> Result<Bearer> {
     Ok(Bearer(Some(value)))
 }
 
+/// An address as people write it may lack its scheme.
+fn with_scheme(address: &str) -> String {
+    if address.contains("://") { address.to_owned() } else { format!("http://{address}") }
+}
+
+/// The reason of a refusal; none where the connection failed instead.
+pub fn reason(status: &tonic::Status) -> Option<&str> {
+    status.metadata().get("seance-reason")?.to_str().ok()
+}
+
 /// What an error means for the exit status.
 pub fn exit_code(error: &anyhow::Error) -> u8 {
-    if error.downcast_ref::<tonic::Status>().is_some() {
-        EXIT_REFUSED
+    if let Some(Exit(code, _)) = error.downcast_ref() {
+        *code
+    } else if let Some(status) = error.downcast_ref::<tonic::Status>() {
+        if reason(status).is_some() { EXIT_REFUSED } else { EXIT_UNREACHABLE }
     } else if error.downcast_ref::<tonic::transport::Error>().is_some() {
         EXIT_UNREACHABLE
     } else {

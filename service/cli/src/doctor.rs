@@ -6,6 +6,7 @@ use anyhow::{Context as _, Result};
 use seance_sandbox::confine::{Program, probe};
 
 use crate::args::Doctor;
+use crate::display;
 
 /// Prints the confinement that can be had here. Exit status 1 when programs can't be confined.
 pub fn doctor(_doctor: Doctor, json: bool) -> Result<ExitCode> {
@@ -19,14 +20,14 @@ pub fn doctor(_doctor: Doctor, json: bool) -> Result<ExitCode> {
             "reason": missing.map(|missing| &missing.reason),
             "remedy": missing.map(|missing| &missing.remedy),
         });
-        println!("{object}");
+        display::say(&object.to_string())?;
     } else {
         for capability in &probe.capabilities {
-            println!("✓ {capability}");
+            display::say(&format!("✓ {capability}"))?;
         }
         match &probe.missing {
-            None => println!("Programs can be confined on this machine."),
-            Some(missing) => println!("✗ {}\n  {}", missing.reason, missing.remedy),
+            None => display::say("Programs can be confined on this machine.")?,
+            Some(missing) => display::say(&format!("✗ {}\n  {}", missing.reason, missing.remedy))?,
         }
     }
     Ok(if probe.available() { ExitCode::SUCCESS } else { ExitCode::FAILURE })

@@ -8,8 +8,8 @@ use seance_proto::v1alpha1 as proto;
 
 use crate::args::{Connection, Engines};
 use crate::client::Client;
-use crate::json;
 use crate::tools_file::Tools;
+use crate::{display, json};
 
 /// Lists or describes engines.
 pub async fn engines(connection: &Connection, command: Engines, as_json: bool) -> Result<ExitCode> {
@@ -26,7 +26,7 @@ pub async fn engines(connection: &Connection, command: Engines, as_json: bool) -
             if as_json {
                 json::print("DescribeResponse", &described)?;
             } else {
-                println!("{}", described.instructions);
+                display::say(described.instructions.trim_end())?;
             }
         }
     }
@@ -44,6 +44,5 @@ async fn list(client: &Client, as_json: bool) -> Result<()> {
         let (languages, options) = (engine.languages.join(", "), engine.options.join(", "));
         table.add_row([engine.name, engine.version, languages, options, engine.unavailable_reason]);
     }
-    println!("{table}");
-    Ok(())
+    display::say(&table.to_string())
 }

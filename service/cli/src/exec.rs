@@ -14,7 +14,7 @@ use seance_proto::v1alpha1 as proto;
 use tokio::task::JoinSet;
 
 use crate::args::{Connection, Exec, Program};
-use crate::client::{self, Client};
+use crate::client::{self, Client, Exit};
 use crate::display::Display;
 use crate::provider::Provider;
 use crate::tools_file::Tools;
@@ -33,12 +33,17 @@ pub async fn exec(connection: &Connection, exec: Exec, json: bool) -> Result<Exi
     };
     let on_interrupt = if exec.detach { proto::OnDisconnect::Detach } else { proto::OnDisconnect::Stop };
     let result = program(&client, &session, &exec.program, source, &mut display, on_interrupt).await;
-    if is_ours && exec.keep {
+    let goes_on = matches!(result, Ok(client::EXIT_STILL_WORKING));
+    if goes_on {
+        display.note(&format!("watch it with: seance follow {session}"));
+    } else if is_ours && exec.keep {
         display.note(&format!("session {session} is kept; go on with: seance exec --session {session} FILE"));
     } else if is_ours {
-        close(&client, &session).await?;
+        // What became of the program comes before what became of the session.
+        let closed = close(&client, &session).await;
+        return result.and_then(|code| closed.map(|()| ExitCode::from(code)));
     }
-    result
+    result.map(ExitCode::from)
 }
 
 /// A program and what it runs with.
@@ -93,7 +98,7 @@ pub async fn program(
     source: Source,
     display: &mut Display,
     on_interrupt: proto::OnDisconnect,
-) -> Result<ExitCode> {
+) -> Result<u8> {
     let catalog = source.tools.as_ref().map(|tools| proto::CatalogSource {
         source: Some(proto::catalog_source::Source::Inline(tools.catalog())),
     });
@@ -117,16 +122,17 @@ pub async fn program(
     tokio::select! {
         observation = observe(client, session, request, display, &mut calls) => {
             let observation = observation?;
-            calls.finish(display, &observation).await;
+            calls.rest(display);
             display.end(&observation)?;
-            Ok(ExitCode::from(exit_code(observation.status())))
+            Ok(exit_code(observation.status()))
         }
         _ = tokio::signal::ctrl_c() => {
-            display.note(match on_interrupt {
-                proto::OnDisconnect::Detach => "interrupted; the program goes on",
-                _ => "interrupted; the program is stopped",
-            });
-            Ok(ExitCode::from(client::EXIT_STOPPED))
+            let (what, code) = match on_interrupt {
+                proto::OnDisconnect::Detach => ("interrupted; the program goes on", client::EXIT_STILL_WORKING),
+                _ => ("interrupted; the program is stopped", client::EXIT_STOPPED),
+            };
+            display.note(what);
+            Ok(code)
         }
     }
 }
@@ -149,7 +155,7 @@ async fn observe(
                 Some(Executed::Output(chunk)) => display.output(&chunk)?,
                 Some(Executed::Heartbeat(_)) => {}
                 Some(Executed::Observation(observation)) => break observation,
-                None => bail!("the stream ended without an observation; the program may still run"),
+                None => return Err(stream_ended().into()),
             },
         }
     };
@@ -168,7 +174,7 @@ async fn observe(
                     Some(Waited::Output(chunk)) => display.output(&chunk)?,
                     Some(Waited::Heartbeat(_)) => {}
                     Some(Waited::Observation(observation)) => break observation,
-                    None => bail!("the stream ended without an observation; the program may still run"),
+                    None => return Err(stream_ended().into()),
                 },
             }
         };
@@ -179,7 +185,6 @@ async fn observe(
 /// Calls of the session as they happen, for the display.
 struct Calls {
     receiver: tokio::sync::mpsc::Receiver<proto::Call>,
-    tools: HashMap<String, String>,
     _task: JoinSet<()>,
 }
 
@@ -206,36 +211,29 @@ impl Calls {
                 }
             }
         });
-        Self { receiver, tools: HashMap::new(), _task: task }
+        Self { receiver, _task: task }
     }
 
     async fn next(&mut self) -> proto::Call {
         match self.receiver.recv().await {
-            Some(call) => self.seen(call),
+            Some(call) => call,
             None => std::future::pending().await,
         }
     }
 
-    fn seen(&mut self, mut call: proto::Call) -> proto::Call {
-        // The event of a dispatch from the line names the call only.
-        if call.tool.is_empty() {
-            call.tool = self.tools.get(&call.call_id).cloned().unwrap_or_default();
-        } else {
-            self.tools.insert(call.call_id.clone(), call.tool.clone());
-        }
-        call
-    }
-
-    /// Shows the calls whose events came after the observation.
-    async fn finish(&mut self, display: &mut Display, observation: &Observation) {
-        let Some(program) = &observation.program else { return };
-        let mut open: Vec<_> = program.calls.iter().map(|call| call.call_id.clone()).collect();
+    /// Shows the events that are here already.
+    fn rest(&mut self, display: &mut Display) {
         while let Ok(call) = self.receiver.try_recv() {
-            let call = self.seen(call);
-            open.retain(|id| *id != call.call_id);
             display.call(&call);
         }
     }
+}
+
+fn stream_ended() -> Exit {
+    Exit(
+        client::EXIT_REFUSED,
+        "the stream ended without an observation; the program may still run".to_owned(),
+    )
 }
 
 async fn first_sequence(client: &Client, session: &str) -> Result<u64> {
@@ -274,7 +272,11 @@ fn engine_of(language: &str) -> &str {
 fn read_source(file: &Path) -> Result<Vec<u8>> {
     let mut text = Vec::new();
     if file == Path::new("-") {
-        std::io::stdin().lock().take(SOURCE_BYTES_MAX + 1).read_to_end(&mut text).context("can't read standard input")?;
+        std::io::stdin()
+            .lock()
+            .take(SOURCE_BYTES_MAX + 1)
+            .read_to_end(&mut text)
+            .context("can't read standard input")?;
     } else {
         let open = std::fs::File::open(file).with_context(|| format!("can't read {}", file.display()))?;
         open.take(SOURCE_BYTES_MAX + 1)

@@ -18,11 +18,25 @@ pub fn of(name: &str, message: &impl Message) -> Result<serde_json::Value> {
         .with_context(|| format!("the API has no message {name}"))?;
     let message = DynamicMessage::decode(descriptor, message.encode_to_vec().as_slice())?;
     let options = SerializeOptions::new().stringify_64_bit_integers(false).use_proto_field_name(true);
-    Ok(message.serialize_with_options(serde_json::value::Serializer, &options)?)
+    let mut object = message.serialize_with_options(serde_json::value::Serializer, &options)?;
+    sort_maps(&mut object);
+    Ok(object)
+}
+
+/// Fields that are maps in the protos, whose entries come in any order.
+const MAPS: [&str; 2] = ["limits", "labels"];
+
+fn sort_maps(value: &mut serde_json::Value) {
+    let Some(object) = value.as_object_mut() else { return };
+    for (name, field) in object {
+        match field.as_object_mut() {
+            Some(map) if MAPS.contains(&name.as_str()) => map.sort_keys(),
+            _ => sort_maps(field),
+        }
+    }
 }
 
 /// Prints a message as one line of JSON.
 pub fn print(name: &str, message: &impl Message) -> Result<()> {
-    println!("{}", of(name, message)?);
-    Ok(())
+    crate::display::say(&of(name, message)?.to_string())
 }

@@ -21,6 +21,7 @@ mod sessions;
 mod token;
 mod tools_file;
 
+use std::io::ErrorKind;
 use std::process::ExitCode;
 
 use clap::Parser;
@@ -48,6 +49,9 @@ fn client_main() -> ExitCode {
         Err(error) => Err(anyhow::Error::new(error).context("can't start")),
     };
     result.unwrap_or_else(|error| {
+        if error.downcast_ref::<std::io::Error>().is_some_and(|error| error.kind() == ErrorKind::BrokenPipe) {
+            return ExitCode::from(client::EXIT_OUTPUT_GONE);
+        }
         eprintln!("seance: {}", display::error_text(&error));
         ExitCode::from(client::exit_code(&error))
     })
@@ -65,6 +69,6 @@ async fn dispatch(args: Args) -> anyhow::Result<ExitCode> {
         Command::Token(token) => token::token(token, json),
         Command::Doctor(doctor) => doctor::doctor(doctor, json),
         Command::Bench(bench) => bench::bench(bench, json).await,
-        Command::Completion { shell } => Ok(completion::completion(shell)),
+        Command::Completion { shell } => completion::completion(shell),
     }
 }

@@ -48,9 +48,11 @@ impl Provider {
         let mut incoming = client.tools.clone().serve(ReceiverStream::new(requests)).await?.into_inner();
         // Attached comes first; a program that starts before it would wait for a provider.
         incoming.message().await?.context("the service did not attach the tools")?;
+        let (client, session) = (client.clone(), session.to_owned());
         let mut tasks = JoinSet::new();
         tasks.spawn(async move {
-            let mut serving = Serving { tools, outgoing, calls: JoinSet::new(), at_work: HashMap::new() };
+            let source = Source { client, session, tools };
+            let mut serving = Serving { source, outgoing, calls: JoinSet::new(), at_work: HashMap::new() };
             if let Err(status) = serving.run(&mut incoming).await {
                 tracing::debug!(%status, "the provider's stream ended");
             }
@@ -59,15 +61,26 @@ impl Provider {
     }
 }
 
-struct Serving {
+/// Where a call's tool and arguments are.
+#[derive(Clone)]
+struct Source {
+    client: Client,
+    session: String,
     tools: Arc<Tools>,
+}
+
+struct Serving {
+    source: Source,
     outgoing: mpsc::Sender<proto::ServeRequest>,
     calls: JoinSet<()>,
     at_work: HashMap<String, AbortHandle>,
 }
 
 impl Serving {
-    async fn run(&mut self, incoming: &mut tonic::Streaming<proto::ServeResponse>) -> Result<(), tonic::Status> {
+    async fn run(
+        &mut self,
+        incoming: &mut tonic::Streaming<proto::ServeResponse>,
+    ) -> Result<(), tonic::Status> {
         while let Some(response) = incoming.message().await? {
             match response.message {
                 Some(FromService::Call(call)) => self.call(call),
@@ -86,10 +99,10 @@ impl Serving {
 
     fn call(&mut self, call: proto::ProviderCall) {
         let Some(call) = call.call else { return };
-        let (tools, outgoing) = (self.tools.clone(), self.outgoing.clone());
+        let (source, outgoing) = (self.source.clone(), self.outgoing.clone());
         let id = call.call_id.clone();
         let work = self.calls.spawn(async move {
-            let outcome = answer(&tools, &call).await;
+            let outcome = answer(&source, &call).await;
             let result = proto::ToolResult { outcome: Some(outcome), artifacts: Vec::new() };
             send(&outgoing, proto::CallResult { call_id: call.call_id, result: Some(result) }).await;
         });
@@ -97,13 +110,36 @@ impl Serving {
     }
 }
 
-async fn answer(tools: &Tools, call: &proto::Call) -> Outcome {
-    let Some(tool) = tools.tools.get(&call.tool) else {
+async fn answer(source: &Source, call: &proto::Call) -> Outcome {
+    let Some(tool) = source.tools.tools.get(&call.tool) else {
         return Outcome::Failure(format!("the tools file has no {:?}", call.tool));
     };
-    match run(tools, tool, call.arguments_json.clone()).await {
-        Ok(outcome) => outcome,
-        Err(error) => Outcome::Failure(format!("{:#}", error.context(format!("tool {:?}", call.tool)))),
+    let outcome = match source.arguments(call).await {
+        Ok(arguments) => run(&source.tools, tool, arguments).await,
+        Err(error) => Err(error.context("can't get the arguments")),
+    };
+    outcome.unwrap_or_else(|error| {
+        Outcome::Failure(format!("{:#}", error.context(format!("tool {:?}", call.tool))))
+    })
+}
+
+impl Source {
+    /// A call's arguments. Large ones are a blob, of at most as many bytes as the service lets a call have.
+    async fn arguments(&self, call: &proto::Call) -> Result<String> {
+        if call.arguments_blob_id.is_empty() {
+            return Ok(call.arguments_json.clone());
+        }
+        let request = proto::GetBlobRequest {
+            session_id: self.session.clone(),
+            blob_id: call.arguments_blob_id.clone(),
+            offset: 0,
+        };
+        let mut parts = self.client.sessions.clone().get_blob(request).await?.into_inner();
+        let mut bytes = Vec::new();
+        while let Some(part) = parts.message().await? {
+            bytes.extend_from_slice(&part.data);
+        }
+        Ok(String::from_utf8(bytes)?)
     }
 }
 
@@ -122,11 +158,19 @@ async fn run(tools: &Tools, tool: &Tool, arguments: String) -> Result<Outcome> {
     if !status.success() {
         let message = String::from_utf8_lossy(&stderr).trim().to_owned();
         let message = if message.is_empty() { format!("the command ended with {status}") } else { message };
-        return Ok(Outcome::Error(proto::ToolError { code: "command_failed".to_owned(), message, retryable: false }));
+        return Ok(Outcome::Error(proto::ToolError {
+            code: "command_failed".to_owned(),
+            message,
+            retryable: false,
+        }));
     }
     if stdout.len() as u64 > RESULT_BYTES_MAX {
         let message = format!("the command wrote more than {RESULT_BYTES_MAX} bytes");
-        return Ok(Outcome::Error(proto::ToolError { code: "result_too_large".to_owned(), message, retryable: false }));
+        return Ok(Outcome::Error(proto::ToolError {
+            code: "result_too_large".to_owned(),
+            message,
+            retryable: false,
+        }));
     }
     let text = String::from_utf8_lossy(&stdout).trim_end_matches('\n').to_owned();
     let is_json = serde_json::from_str::<&serde_json::value::RawValue>(&text).is_ok();

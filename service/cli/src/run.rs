@@ -11,7 +11,7 @@ use seance_server::telemetry::Telemetry;
 
 use crate::args::Run;
 use crate::backend;
-use crate::client::{Bearer, Client};
+use crate::client::{Bearer, Client, EXIT_REFUSED, Exit};
 use crate::display::Display;
 use crate::exec::{self, Source};
 
@@ -34,8 +34,9 @@ pub async fn run(run: Run, json: bool) -> Result<ExitCode> {
     // Nobody but this process calls it.
     config.edge.listen = None;
     let telemetry = Telemetry::install(&config.telemetry).context("can't set up logs")?;
-    let backend = backend::local(&config.sandboxes).await?;
-    let service = Service::start(&config, backend).await.context("the service can't start")?;
+    let cannot_start = || Exit(EXIT_REFUSED, "the program can't start".to_owned());
+    let backend = backend::local(&config.sandboxes).await.with_context(cannot_start)?;
+    let service = Service::start(&config, backend).await.with_context(cannot_start)?;
     let client = Client::over(service.channel(), Bearer::default());
     let result = in_session(&client, &run, source, json).await;
     drop(client);
@@ -52,5 +53,5 @@ async fn in_session(client: &Client, run: &Run, source: Source, json: bool) -> R
     let closed = exec::close(client, &session).await;
     let code = result?;
     closed?;
-    Ok(code)
+    Ok(ExitCode::from(code))
 }

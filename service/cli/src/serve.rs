@@ -12,6 +12,8 @@ use tokio::sync::watch;
 
 use crate::args::Serve;
 use crate::backend;
+use crate::client::{EXIT_REFUSED, Exit};
+use crate::display;
 
 /// How long spans that are not sent yet may take at the end.
 const TELEMETRY_SHUTDOWN: std::time::Duration = std::time::Duration::from_secs(3);
@@ -27,11 +29,12 @@ pub async fn serve(serve: Serve) -> Result<ExitCode> {
 
 async fn run(config: &ServerConfig) -> Result<()> {
     let (first, second) = stop_signals()?;
-    let backend = backend::local(&config.sandboxes).await?;
-    let mut service = Service::start(config, backend).await.context("the service can't start")?;
+    let cannot_start = || Exit(EXIT_REFUSED, "the service can't start".to_owned());
+    let backend = backend::local(&config.sandboxes).await.with_context(cannot_start)?;
+    let mut service = Service::start(config, backend).await.with_context(cannot_start)?;
     if let Some(address) = service.local_addr() {
         let scheme = if config.edge.tls.is_some() { "https" } else { "http" };
-        println!("listening on {scheme}://{address}");
+        display::say(&format!("listening on {scheme}://{address}"))?;
     }
     let failed = tokio::select! {
         () = first => None,
@@ -39,7 +42,7 @@ async fn run(config: &ServerConfig) -> Result<()> {
     };
     service.shutdown(DRAIN_TIMEOUT, second).await;
     match failed {
-        Some(error) => Err(error).context("the service ended"),
+        Some(error) => Err(error).context(Exit(EXIT_REFUSED, "the service ended".to_owned())),
         None => Ok(()),
     }
 }
@@ -47,7 +50,8 @@ async fn run(config: &ServerConfig) -> Result<()> {
 fn settings(serve: Serve) -> Result<Settings> {
     let below = match &serve.config {
         Some(path) => {
-            let text = std::fs::read_to_string(path).with_context(|| format!("can't read {}", path.display()))?;
+            let text =
+                std::fs::read_to_string(path).with_context(|| format!("can't read {}", path.display()))?;
             Settings::from_toml(&text).with_context(|| format!("can't use {}", path.display()))?
         }
         None => Settings::default(),

@@ -10,7 +10,7 @@ use seance_proto::v1alpha1 as proto;
 
 use crate::args::{Connection, Sessions};
 use crate::client::Client;
-use crate::json;
+use crate::{display, json};
 
 /// The most sessions that one page has.
 const PAGE_MAX: i32 = 500;
@@ -45,7 +45,8 @@ pub async fn sessions(connection: &Connection, command: Sessions, as_json: bool)
                 ..Default::default()
             };
             let observation = sessions.stop(request).await?.into_inner().observation;
-            let observation = json::of("Observation", &observation.context("the service gave no observation")?)?;
+            let observation =
+                json::of("Observation", &observation.context("the service gave no observation")?)?;
             print_object(&observation, as_json)?;
         }
         Sessions::Close { session } => {
@@ -74,7 +75,9 @@ async fn list(
     as_json: bool,
 ) -> Result<()> {
     let mut table = Table::new();
-    table.load_style(presets::NOTHING).set_header(["SESSION", "STATE", "ENGINE", "PROGRAMS", "ACTIVE", "LABELS"]);
+    table
+        .load_style(presets::NOTHING)
+        .set_header(["SESSION", "STATE", "ENGINE", "PROGRAMS", "ACTIVE", "LABELS"]);
     let mut request = proto::ListRequest { state: state.into(), labels, ..Default::default() };
     let mut left = n.max(0);
     while left > 0 {
@@ -94,7 +97,7 @@ async fn list(
         request.page_token = page.next_page_token;
     }
     if !as_json {
-        println!("{table}");
+        display::say(&table.to_string())?;
     }
     Ok(())
 }
@@ -122,12 +125,7 @@ fn show(session: &proto::Session, as_json: bool) -> Result<()> {
 
 /// One object: a line for programs, indented for people.
 fn print_object(object: &serde_json::Value, as_json: bool) -> Result<()> {
-    if as_json {
-        println!("{object}");
-    } else {
-        println!("{}", serde_json::to_string_pretty(object)?);
-    }
-    Ok(())
+    display::say(&if as_json { object.to_string() } else { serde_json::to_string_pretty(object)? })
 }
 
 fn state_of(name: Option<&str>) -> Result<SessionState> {

@@ -6,6 +6,7 @@ use anyhow::{Context as _, Result};
 use seance_core::ids::TenantId;
 
 use crate::args::Token;
+use crate::display;
 
 /// Prints a new token on standard output, once, and its entry for the tokens file on standard error.
 pub fn token(token: Token, json: bool) -> Result<ExitCode> {
@@ -13,12 +14,12 @@ pub fn token(token: Token, json: bool) -> Result<ExitCode> {
     let minted = seance_server::auth::mint_token(&tenant, &token.name).context("can't make a token")?;
     if json {
         let object = serde_json::json!({ "token": minted.token, "file_entry": minted.file_entry });
-        println!("{object}");
+        display::say(&object.to_string())?;
     } else {
         eprintln!("Add this to the service's tokens file; the token itself is kept nowhere:\n");
         eprintln!("{}\n", minted.file_entry.trim_end());
         eprintln!("The token:");
-        println!("{}", minted.token);
+        display::say(&minted.token)?;
     }
     Ok(ExitCode::SUCCESS)
 }
