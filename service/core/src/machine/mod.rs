@@ -7,6 +7,7 @@
 //! What the machine does *not* know: sockets, stores, tasks, protos, schemas, languages.
 
 mod calls;
+mod endings;
 mod programs;
 mod sandboxes;
 #[cfg(test)]

@@ -19,13 +19,12 @@ use crate::time::Timestamp;
 use crate::value::{self, Bounds, JsonText};
 
 use super::calls::Calls;
-use super::sandboxes::{NO_SANDBOX, Sandbox, how_it_ended};
+use super::endings::{Ending, clean_error, clean_warnings, unreported};
+use super::sandboxes::{NO_SANDBOX, Sandbox};
 use super::{Action, CancelReason, Context, Ended, Machine, RUNNER_ANSWER_TIMEOUT, Refusal, Stopping};
 
-/// Warnings of one program that are kept.
-const WARNINGS_MAX: usize = 100;
 /// The longest class, code or key that is kept, in bytes.
-const NAME_BYTES_MAX: usize = 256;
+pub(super) const NAME_BYTES_MAX: usize = 256;
 /// Output in one event, in bytes; more is several events, so that none is too large to send.
 const OUTPUT_EVENT_BYTES_MAX: usize = 256 * 1024;
 /// How long the service lets the runner hold the wall limit before it does so itself.
@@ -105,65 +104,6 @@ impl Active {
             Phase::Queued | Phase::Running => Some(wall),
             Phase::Starting { since } => Some(wall.min(since.after(RUNNER_ANSWER_TIMEOUT))),
             Phase::Stopping { since, .. } => Some(since.after(self.run.limits.cleanup())),
-        }
-    }
-}
-
-/// How a program ended, in its record's terms.
-struct Ending {
-    state: ProgramState,
-    reason: &'static str,
-    detail: String,
-    value: Option<ValueRecord>,
-    error: Option<ProgramError>,
-    /// What became of calls that a provider has.
-    dispatched: CallState,
-}
-
-impl Ending {
-    fn terminated(reason: &'static str) -> Self {
-        Self {
-            state: ProgramState::Terminated,
-            reason,
-            detail: String::new(),
-            value: None,
-            error: None,
-            dispatched: CallState::Cancelled,
-        }
-    }
-
-    fn error(code: &str, message: impl Into<String>) -> Self {
-        let error =
-            ProgramError { code: code.to_owned(), message: message.into(), ..ProgramError::default() };
-        Self { state: ProgramState::Error, error: Some(error), ..Self::terminated("") }
-    }
-
-    fn lost(reason: &'static str, detail: impl Into<String>) -> Self {
-        let detail = detail.into();
-        Self {
-            state: ProgramState::Lost,
-            detail,
-            dispatched: CallState::OutcomeUnknown,
-            ..Self::terminated(reason)
-        }
-    }
-
-    fn not_started(reason: &'static str, detail: impl Into<String>) -> Self {
-        Self { state: ProgramState::NotStarted, detail: detail.into(), ..Self::terminated(reason) }
-    }
-
-    fn of_cause(cause: StopCause, limits: &Limits) -> Self {
-        match cause {
-            StopCause::Caller { reason } => Self::terminated(reason),
-            StopCause::WallLimit => wall_limit(limits),
-            StopCause::Broken { correlation } => Self::error(
-                reasons::INTERNAL_PROGRAM,
-                format!("a tool failed unexpectedly; correlation id {correlation}"),
-            ),
-            StopCause::CallLimit => Self::error(
-                reasons::CALL_LIMIT,
-                format!("the program has more than {} calls unanswered", limits.pending_calls),
-            ),
         }
     }
 }
@@ -572,84 +512,6 @@ pub(super) fn recovered(session: &SessionRecord, log: &[Event]) -> Option<Active
         }
     }
     active
-}
-
-fn unreported(end: HostEnd, ended: &crate::link::HostEnded, limits: &Limits) -> Ending {
-    let peak = ended.peak_memory_bytes;
-    match end {
-        HostEnd::WallLimit => wall_limit(limits),
-        HostEnd::MemoryLimit => Ending::error(
-            reasons::MEMORY_LIMIT,
-            format!("the program used more memory than {} bytes (peak {peak})", limits.memory_bytes),
-        ),
-        HostEnd::ProcessLimit => {
-            Ending::error(reasons::PROCESS_LIMIT, "the program had more processes or threads than it may")
-        }
-        HostEnd::CpuLimit => Ending::error(
-            reasons::CPU_LIMIT,
-            format!("the program used more processor time than {} ms", limits.cpu_ms),
-        ),
-        HostEnd::OutputLimit => Ending::error(
-            reasons::OUTPUT_LIMIT,
-            format!("the program wrote more output than {} bytes", limits.output_bytes),
-        ),
-        HostEnd::TurnLimit => {
-            Ending::error(reasons::TURN_LIMIT, format!("a turn took longer than {} ms", limits.turn_ms))
-        }
-        HostEnd::Protocol => Ending::error(
-            reasons::PROTOCOL,
-            format!("the program's host broke its protocol: {}", truncate_bytes(&ended.detail, 1024)),
-        ),
-        HostEnd::Reported | HostEnd::Stopped | HostEnd::Lost => {
-            let how = how_it_ended(truncate_bytes(&ended.signal, 32).as_ref(), ended.exit_status);
-            Ending::lost(reasons::HOST_LOST, how)
-        }
-    }
-}
-
-fn wall_limit(limits: &Limits) -> Ending {
-    let message = format!("the program timed out: it took longer than {} ms", limits.wall_ms);
-    Ending::error(reasons::WALL_LIMIT, message)
-}
-
-/// A host can name only codes that are a program's own doing.
-fn clean_error(error: ProgramError, limits: &Limits) -> ProgramError {
-    const OF_HOSTS: &[&str] = &[
-        reasons::SYNTAX_ERROR,
-        reasons::IMPORT_DENIED,
-        reasons::DEADLOCK,
-        reasons::TURN_LIMIT,
-        reasons::CPU_LIMIT,
-        reasons::MEMORY_LIMIT,
-        reasons::OUTPUT_LIMIT,
-        reasons::VALUE_LIMIT,
-        reasons::UNSERIALIZABLE,
-        reasons::NUMBER_LIMIT,
-        reasons::CALL_LIMIT,
-        reasons::STORE_LIMIT,
-    ];
-    let code = OF_HOSTS.iter().find(|code| **code == error.code).copied().unwrap_or(reasons::EXCEPTION);
-    let budget = usize::try_from(limits.error_bytes).unwrap_or(usize::MAX);
-    ProgramError {
-        code: code.to_owned(),
-        message: truncate_bytes(&error.message, budget).into_owned(),
-        class: truncate_bytes(&error.class, NAME_BYTES_MAX).into_owned(),
-        line: error.line,
-        column: error.column,
-        backtrace: truncate_bytes(&error.backtrace, budget).into_owned(),
-        effective_calls: Vec::new(),
-        safe_to_repeat: false,
-    }
-}
-
-fn clean_warnings(warnings: Vec<Warning>) -> Vec<Warning> {
-    const CODES: &[&str] = &[reasons::UNAWAITED_CALL, reasons::UNHANDLED_REJECTION, reasons::LOSSY_VALUE];
-    warnings
-        .into_iter()
-        .filter(|warning| CODES.contains(&warning.code.as_str()))
-        .take(WARNINGS_MAX)
-        .map(|warning| Warning { message: truncate_bytes(&warning.message, 1024).into_owned(), ..warning })
-        .collect()
 }
 
 fn micros(now: Timestamp, then: Timestamp) -> u64 {
