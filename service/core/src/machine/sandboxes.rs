@@ -197,10 +197,12 @@ pub(super) fn how_it_ended(signal: &str, exit_status: i32) -> String {
     if signal.is_empty() { format!("exit status {exit_status}") } else { format!("signal {signal}") }
 }
 
-/// Compares dotted versions number by number; what is no number counts as 0.
+/// Compares dotted versions number by number, from the first digit on: a name before it, as in
+/// "quickjs-ng 0.16.2", is no part of the version. What is no number counts as 0.
 fn version_is_below(found: &str, wanted: &str) -> bool {
     let numbers = |text: &str| -> Vec<u64> {
-        text.split(['.', '-', '+']).map(|part| part.parse().unwrap_or(0)).collect()
+        let version = text.trim_start_matches(|c: char| !c.is_ascii_digit());
+        version.split(['.', '-', '+']).map(|part| part.parse().unwrap_or(0)).collect()
     };
     let (mut found, mut wanted) = (numbers(found), numbers(wanted));
     let n = found.len().max(wanted.len());

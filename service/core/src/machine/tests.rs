@@ -94,7 +94,8 @@ impl World {
         let now = record.created_at;
         let mut ids = 10;
         let mut fresh = || fresh_id(&mut ids);
-        let machine = Machine::open(record, sandbox(1), "0.16.2", &mut Context { now, random: &mut fresh });
+        let machine =
+            Machine::open(record, sandbox(1), "quickjs-ng 0.16.2", &mut Context { now, random: &mut fresh });
         let mut world =
             Self { machine, now, ids, frame: 0, events: vec![], now_actions: vec![], committed: vec![] };
         world.settle();
@@ -147,7 +148,7 @@ impl World {
     }
 
     fn started(&mut self, program: ProgramNumber) {
-        self.frame(FromRunner::ProgramStarted { program, engine_version: "0.16.2".to_owned() });
+        self.frame(FromRunner::ProgramStarted { program, engine_version: "quickjs-ng 0.16.2".to_owned() });
     }
 
     fn call(&mut self, program: ProgramNumber, call: u64, repeatable: bool) -> CallId {
@@ -397,7 +398,7 @@ fn an_idle_session_gives_its_sandbox_back() {
     assert_eq!(world.machine.sandbox_id(), None);
     let program = world.execute().unwrap();
     assert_eq!(world.now_actions.last(), Some(&Action::Claim));
-    world.input(|m, c| m.sandbox_claimed(c, sandbox(2), "0.16.2"));
+    world.input(|m, c| m.sandbox_claimed(c, sandbox(2), "quickjs-ng 0.16.2"));
     world.assigned();
     world.started(program);
     world.completed(program, "1");
@@ -434,7 +435,7 @@ fn a_close_during_a_claim_releases_what_was_claimed() {
     let program = world.execute().unwrap();
     let before = world.committed.len();
     world.input(|m, c| m.close(c, reasons::CLOSED));
-    world.input(|m, c| m.sandbox_claimed(c, sandbox(2), "0.16.2"));
+    world.input(|m, c| m.sandbox_claimed(c, sandbox(2), "quickjs-ng 0.16.2"));
     let run = |frame: &ToRunner| matches!(frame, ToRunner::Execute(_) | ToRunner::Assign { .. });
     assert_eq!(world.sent(&world.committed[before..], run), 0);
     assert_eq!(world.program(program).state, ProgramState::Terminated);
@@ -463,7 +464,23 @@ fn an_engine_below_the_floor_fails_the_program_naming_both() {
     let program = world.execute().unwrap();
     let error = world.program(program).error.unwrap();
     assert_eq!(error.code, "engine_too_old");
-    assert!(error.message.contains("0.16.2") && error.message.contains("0.17"), "{}", error.message);
+    assert!(
+        error.message.contains("quickjs-ng 0.16.2") && error.message.contains("0.17"),
+        "{}",
+        error.message
+    );
+}
+
+/// The floor is compared with the version, not with the name before it.
+#[test]
+fn an_engine_at_the_floor_runs() {
+    let mut world =
+        World::opened_with(SessionRecord { min_version: "0.16".to_owned(), ..record(limits(&[])) });
+    world.assigned();
+    let program = world.execute().unwrap();
+    world.started(program);
+    world.completed(program, "1");
+    assert_eq!(world.program(program).state, ProgramState::Completed);
 }
 
 /// H7: a text() is separated from the text() before it, not from other output.

@@ -102,7 +102,7 @@ fn play(world: &mut World, one: Move, calls: &mut BTreeMap<ProgramNumber, u64>, 
             if world.machine.sandbox_id().is_none() && world.machine.active().is_some() {
                 *sandboxes += 1;
                 let id = sandbox(*sandboxes);
-                world.input(|m, c| m.sandbox_claimed(c, id, "0.16.2"));
+                world.input(|m, c| m.sandbox_claimed(c, id, "quickjs-ng 0.16.2"));
             }
         }
         Move::Claimed(false) => world.input(|m, c| m.claim_failed(c, "none")),
