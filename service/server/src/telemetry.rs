@@ -3,6 +3,7 @@
 //! Spans go to an OpenTelemetry collector when an endpoint is configured. Only our own spans do: the
 //! exporter is itself a gRPC client, and exporting its spans would never end.
 
+use std::io::IsTerminal as _;
 use std::time::Duration;
 
 use http::HeaderMap;
@@ -70,7 +71,8 @@ impl Telemetry {
             Some(endpoint) => provider_to(endpoint)?,
             None => SdkTracerProvider::builder().build(),
         };
-        let lines = tracing_subscriber::fmt::layer().with_writer(std::io::stderr);
+        let color = std::io::stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none();
+        let lines = tracing_subscriber::fmt::layer().with_writer(std::io::stderr).with_ansi(color);
         let lines = match config.log_format {
             LogFormat::Text => lines.boxed(),
             LogFormat::Json => lines.json().flatten_event(true).boxed(),
