@@ -1,6 +1,7 @@
 //! `seance-conformance`: runs the acceptance lists against a service and says line by line what
 //! holds. Exits with 1 when a line fails, with 2 when nothing could be run.
 
+use std::io::{ErrorKind, Write as _};
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
@@ -62,7 +63,7 @@ async fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
     }
     let entries = chosen(plan::all()?, &arguments.only)?;
     if arguments.list {
-        list(&entries);
+        print(&list(&entries))?;
         return Ok(ExitCode::SUCCESS);
     }
     let seed = arguments.seed.unwrap_or_else(rand::random);
@@ -76,8 +77,8 @@ async fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
         None => run_own(seed, entries).await?,
     };
     match arguments.json {
-        true => println!("{}", serde_json::to_string(&report)?),
-        false => println!("{}", report.to_table(None)),
+        true => print(&serde_json::to_string(&report)?)?,
+        false => print(&report.to_table(None))?,
     }
     Ok(if report.failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
@@ -131,14 +132,23 @@ fn full_id(id: &str) -> String {
     }
 }
 
-fn list(entries: &[Entry]) {
-    for Entry { id, language, work } in entries {
+/// Prints a text and a newline. A reader that has seen enough, such as `head`, is no error.
+fn print(text: &str) -> anyhow::Result<()> {
+    match writeln!(std::io::stdout().lock(), "{text}") {
+        Err(error) if error.kind() != ErrorKind::BrokenPipe => Err(error).context("printing"),
+        Ok(()) | Err(_) => Ok(()),
+    }
+}
+
+fn list(entries: &[Entry]) -> String {
+    let line = |Entry { id, language, work }: &Entry| {
         let what = match work {
             Work::Run(blocks) => blocks.iter().map(|case| case.what.as_str()).collect::<Vec<_>>().join("; "),
             Work::Later(note) => format!("unbuilt: {note}"),
         };
-        println!("{id:<8} {language:<10} {what}");
-    }
+        format!("{id:<8} {language:<10} {what}")
+    };
+    entries.iter().map(line).collect::<Vec<_>>().join("\n")
 }
 
 #[cfg(test)]
