@@ -54,11 +54,10 @@ pub fn truncate_middle(text: &str, max_tokens: u64) -> Truncated {
     Truncated { text, original_tokens, cut_tokens }
 }
 
-/// [`truncate_middle`] of a text of which only the beginning and the end are left, each at least
-/// the budget long, with `dropped_bytes` gone between them.
-pub fn truncate_ends(head: &str, tail: &str, dropped_bytes: u64, max_tokens: u64) -> Truncated {
+/// [`truncate_middle`] of a text of `bytes` bytes of which only the beginning and the end are left,
+/// each a character longer than the budget at least.
+pub fn truncate_ends(head: &str, tail: &str, bytes: u64, max_tokens: u64) -> Truncated {
     let max_bytes = usize::try_from(max_tokens.saturating_mul(BYTES_PER_TOKEN)).unwrap_or(usize::MAX);
-    let bytes = (head.len() + tail.len()) as u64 + dropped_bytes;
     let cut_tokens = bytes.saturating_sub(max_bytes as u64).div_ceil(BYTES_PER_TOKEN);
     let (head, tail) = (ends(head, max_bytes / 2, 0).0, ends(tail, 0, max_bytes - max_bytes / 2).1);
     let text = format!("{head}…{cut_tokens} tokens truncated…{tail}");

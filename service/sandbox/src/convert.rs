@@ -234,6 +234,9 @@ pub(crate) fn to_proto(frame: ToRunner) -> attach_response::Frame {
     }
 }
 
+/// The engine option with which a program that can never go on is kept until its wall limit (H31).
+const WAIT_ON_DEADLOCK: &str = "wait_on_deadlock";
+
 fn execute(run: RunProgram) -> proto::Execute {
     let limits = host::HostLimits {
         cpu_ms: run.limits.cpu_ms,
@@ -242,7 +245,7 @@ fn execute(run: RunProgram) -> proto::Execute {
         pending_calls: run.limits.pending_calls,
         value_bytes: run.limits.value_bytes,
         kept_bytes: run.limits.kept_bytes,
-        detect_deadlock: true,
+        detect_deadlock: !run.options.iter().any(|option| option == WAIT_ON_DEADLOCK),
         output_bytes: run.limits.output_bytes,
     };
     proto::Execute {

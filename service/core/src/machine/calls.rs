@@ -6,7 +6,7 @@ use std::time::Duration;
 use bytes::Bytes;
 
 use crate::event::EventKind;
-use crate::ids::{CallId, ProgramNumber, SandboxId};
+use crate::ids::{BlobId, CallId, ProgramNumber, SandboxId};
 use crate::limits::Limits;
 use crate::link::ToRunner;
 use crate::program::{
@@ -77,6 +77,8 @@ pub(super) struct Calls {
     n_dispatched: u64,
     artifacts: Vec<ArtifactRecord>,
     artifact_bytes: u64,
+    /// The blob of every artifact, by the digest of all that it is (P5).
+    artifact_blobs: BTreeMap<ArtifactDigest, BlobId>,
 }
 
 impl Calls {
@@ -433,7 +435,7 @@ impl Machine {
         active.calls.artifact_bytes += bytes;
         for (name, media_type, data) in artifacts {
             let bytes = data.len() as u64;
-            let blob = self.blob(ctx, &media_type, data);
+            let blob = self.artifact_blob(ctx, &name, &media_type, data);
             let record = ArtifactRecord { blob, name, media_type, bytes, call: id };
             self.event(ctx, Some(id.program), EventKind::Artifact(record.clone()));
             if let Some(active) = self.active.as_mut() {
@@ -441,6 +443,19 @@ impl Machine {
             }
         }
         Ok(())
+    }
+
+    /// The blob of an artifact. Equal bytes with an equal name and type are kept once in a program.
+    fn artifact_blob(&mut self, ctx: &mut Context<'_>, name: &str, media_type: &str, data: Bytes) -> BlobId {
+        let digest = ArtifactDigest::of(name, media_type, &data);
+        if let Some(blob) = self.active.as_ref().and_then(|active| active.calls.artifact_blobs.get(&digest)) {
+            return *blob;
+        }
+        let blob = self.blob(ctx, media_type, data);
+        if let Some(active) = self.active.as_mut() {
+            active.calls.artifact_blobs.insert(digest, blob);
+        }
+        blob
     }
 
     fn list_call(&mut self, record: &CallRecord) {
@@ -454,6 +469,22 @@ impl Machine {
     fn when(&mut self, ahead: bool, action: Action) {
         let list = if ahead { &mut self.step.now } else { &mut self.step.committed };
         list.push(action);
+    }
+}
+
+/// The digest of all that an artifact is.
+#[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct ArtifactDigest([u8; 32]);
+
+impl ArtifactDigest {
+    fn of(name: &str, media_type: &str, data: &[u8]) -> Self {
+        use sha2::{Digest, Sha256};
+        let mut digest = Sha256::new();
+        for part in [name.as_bytes(), media_type.as_bytes(), data] {
+            digest.update((part.len() as u64).to_be_bytes());
+            digest.update(part);
+        }
+        Self(digest.finalize().into())
     }
 }
 

@@ -5,6 +5,7 @@ use crate::link::HostEnd;
 use crate::program::{CallState, ProgramError, ProgramState, ValueRecord, Warning};
 use crate::reasons;
 use crate::text::truncate_bytes;
+use crate::value;
 
 use super::programs::{NAME_BYTES_MAX, StopCause};
 use super::sandboxes::how_it_ended;
@@ -107,6 +108,20 @@ pub(super) fn unreported(end: HostEnd, ended: &crate::link::HostEnded, limits: &
 fn wall_limit(limits: &Limits) -> Ending {
     let message = format!("the program timed out: it took longer than {} ms", limits.wall_ms);
     Ending::error(reasons::WALL_LIMIT, message)
+}
+
+/// What a value that is outside our bounds comes to: a program can make one that is too large for
+/// them, but only a host that breaks its protocol sends what is no JSON.
+pub(super) fn no_value(error: &value::Error) -> Ending {
+    let code = match error {
+        value::Error::Digits { .. } => reasons::NUMBER_LIMIT,
+        value::Error::Bytes { .. } | value::Error::Count { .. } => reasons::VALUE_LIMIT,
+        value::Error::Depth { .. } => reasons::UNSERIALIZABLE,
+        value::Error::NumberOverflow { .. }
+        | value::Error::LoneSurrogate { .. }
+        | value::Error::Syntax { .. } => reasons::PROTOCOL,
+    };
+    Ending::error(code, format!("the value can't be taken: {error}"))
 }
 
 /// A host can name only codes that are a program's own doing.

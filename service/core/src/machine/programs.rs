@@ -19,7 +19,7 @@ use crate::time::Timestamp;
 use crate::value::{self, Bounds, JsonText};
 
 use super::calls::Calls;
-use super::endings::{Ending, clean_error, clean_warnings, unreported};
+use super::endings::{Ending, clean_error, clean_warnings, no_value, unreported};
 use super::sandboxes::{NO_SANDBOX, Sandbox};
 use super::{Action, CancelReason, Context, Ended, Machine, RUNNER_ANSWER_TIMEOUT, Refusal, Stopping};
 
@@ -308,9 +308,7 @@ impl Machine {
             let message = format!("the value has {} bytes as JSON, over {}", text.len(), limits.value_bytes);
             return Err(Box::new(Ending::error(reasons::VALUE_LIMIT, message)));
         }
-        let json = JsonText::parse(text, &bounds).map_err(|error| {
-            Ending::error(reasons::PROTOCOL, format!("the value is no JSON of ours: {error}"))
-        })?;
+        let json = JsonText::parse_guest(text, &bounds).map_err(|error| Box::new(no_value(&error)))?;
         let view_bytes = usize::try_from(limits.value_view_bytes).unwrap_or(usize::MAX);
         let Some(cut) = value::cut(&json, view_bytes) else {
             return Ok(ValueRecord { json: json.into_string(), cut: None });

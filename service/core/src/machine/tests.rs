@@ -3,7 +3,7 @@
 
 mod random;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use super::*;
@@ -511,6 +511,34 @@ fn large_output_is_several_events() {
     };
     let pieces: Vec<_> = world.events.iter().filter_map(output).collect();
     assert_eq!(pieces, [(0, false), (256, true), (256, false), (88, false)]);
+}
+
+/// R6: a value outside our bounds is named for what it is; only what is no JSON is a breach.
+#[test]
+fn values_outside_the_bounds_are_named() {
+    let digits = "1".repeat(5_000);
+    let deep = format!("{}1{}", "[".repeat(600), "]".repeat(600));
+    let expected = [(digits.as_str(), "number_limit"), (deep.as_str(), "unserializable"), ("{", "protocol")];
+    for (value, code) in expected {
+        let (mut world, program) = World::running(&[]);
+        world.completed(program, value);
+        assert_eq!(world.program(program).error.unwrap().code, code);
+    }
+}
+
+/// P5: equal artifacts are one blob, others are not.
+#[test]
+fn equal_artifacts_are_kept_once() {
+    let (mut world, program) = World::running(&[]);
+    for (call, name, data) in [(1, "a", "x"), (2, "a", "x"), (3, "b", "x"), (4, "a", "y")] {
+        let id = world.call(program, call, true);
+        let left = vec![(name.to_owned(), "text/plain".to_owned(), data.into())];
+        world.input(|m, c| m.answered(c, id, Outcome::Finished("1".to_owned()), left));
+    }
+    world.completed(program, "1");
+    let blobs: Vec<_> = world.program(program).artifacts.iter().map(|artifact| artifact.blob).collect();
+    assert_eq!(blobs[0], blobs[1]);
+    assert_eq!(blobs[1..].iter().collect::<BTreeSet<_>>().len(), 3);
 }
 
 /// Case 69: a value over its budget is cut, stays JSON, and the whole is a blob.
