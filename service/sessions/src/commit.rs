@@ -6,8 +6,8 @@
 //! nothing that was acknowledged is lost.
 
 use std::collections::VecDeque;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use seance_broker::providers::{Dispatch, SessionCalls};
@@ -18,8 +18,10 @@ use seance_core::sandbox::LinkSender;
 use seance_core::session::SessionRecord;
 use seance_core::store::{self, Append, SessionStore};
 use tokio::sync::{Notify, mpsc};
+use tokio_util::sync::CancellationToken;
 
 use crate::error::Error;
+use crate::once::OnceGuard;
 use crate::shared::Shared;
 
 /// Events in one transaction of one session.
@@ -40,6 +42,8 @@ pub(crate) enum Effect {
         reason: CancelReason,
     },
     Recorded(CallId),
+    /// Keeps an idempotency key from being used until it is in the store.
+    Hold(OnceGuard),
     /// An answer to a caller; told whether the commit went through.
     Reply(Box<dyn FnOnce(Result<(), Error>) + Send>),
 }
@@ -59,8 +63,30 @@ pub(crate) struct Gauge {
 struct GaugeInner {
     queued: AtomicUsize,
     drained: Notify,
-    in_trouble: AtomicBool,
-    lost: AtomicBool,
+    trouble: Mutex<Option<Trouble>>,
+    lost: CancellationToken,
+}
+
+/// Why a commit is tried again. Nothing was acknowledged.
+#[derive(Debug, Clone, Default)]
+pub(crate) enum Trouble {
+    /// The store is full.
+    Full(String),
+    /// The store can't be reached, or failed.
+    #[default]
+    Failed,
+}
+
+impl From<Trouble> for Error {
+    fn from(trouble: Trouble) -> Self {
+        Error::Store(match trouble {
+            Trouble::Full(message) => store::Error::Full { message },
+            Trouble::Failed => store::Error::Failed {
+                doing: "committing",
+                source: "it is tried again, and the log says why".into(),
+            },
+        })
+    }
 }
 
 impl Gauge {
@@ -74,14 +100,23 @@ impl Gauge {
         self.inner.drained.notified().await;
     }
 
-    /// Whether the last try failed.
-    pub(crate) fn in_trouble(&self) -> bool {
-        self.inner.in_trouble.load(Ordering::Acquire)
+    /// Why the last try failed, if it did.
+    pub(crate) fn trouble(&self) -> Option<Trouble> {
+        self.inner.trouble.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    fn set_trouble(&self, trouble: Option<Trouble>) {
+        *self.inner.trouble.lock().unwrap_or_else(PoisonError::into_inner) = trouble;
     }
 
     /// Whether another owner has the session: nothing more is written.
     pub(crate) fn is_lost(&self) -> bool {
-        self.inner.lost.load(Ordering::Acquire)
+        self.inner.lost.is_cancelled()
+    }
+
+    /// Waits until another owner has the session. Cancel-safe.
+    pub(crate) async fn lost(&self) {
+        self.inner.lost.cancelled().await;
     }
 }
 
@@ -104,8 +139,8 @@ impl Committer {
             inner: Arc::new(GaugeInner {
                 queued: AtomicUsize::new(0),
                 drained: Notify::new(),
-                in_trouble: AtomicBool::new(false),
-                lost: AtomicBool::new(false),
+                trouble: Mutex::default(),
+                lost: CancellationToken::new(),
             }),
         };
         let work = Work { store, shared, calls, gauge: gauge.clone() };
@@ -142,35 +177,75 @@ impl Work {
                 waiting.push_back(batch);
             }
             let (group, n_batches) = take_group(&mut waiting);
-            self.write(group).await;
+            self.write(group, &mut waiting, &mut batches).await;
             self.gauge.inner.queued.fetch_sub(n_batches, Ordering::AcqRel);
             self.gauge.inner.drained.notify_one();
         }
     }
 
-    async fn write(&self, mut group: Batch) {
+    async fn write(
+        &self,
+        mut group: Batch,
+        waiting: &mut VecDeque<Batch>,
+        batches: &mut mpsc::UnboundedReceiver<Batch>,
+    ) {
         if self.gauge.is_lost() {
             return refuse(group.effects);
         }
         let mut wait = RETRY_FIRST;
-        while let Err(error) = self.store.append(group.append.clone()).await {
-            let lasting = matches!(error, store::Error::Full { .. } | store::Error::Failed { .. });
-            tracing::error!(session = %self.shared.id, error = &error as &dyn std::error::Error, lasting, "commit failed");
-            if !lasting {
-                self.gauge.inner.lost.store(true, Ordering::Release);
-                return refuse(group.effects);
+        let mut may_be_written = false;
+        while let Err(error) = self.append(&group.append).await {
+            if may_be_written && is_of_itself(&error, &group.append) {
+                break;
             }
-            self.gauge.inner.in_trouble.store(true, Ordering::Release);
-            answer_in_trouble(&mut group.effects, &error);
-            tokio::time::sleep(wait).await;
+            let Some(trouble) = trouble_of(&error) else {
+                tracing::error!(session = %self.shared.id, error = &error as &dyn std::error::Error, "session lost");
+                self.gauge.inner.lost.cancel();
+                return refuse(group.effects);
+            };
+            tracing::error!(session = %self.shared.id, error = &error as &dyn std::error::Error, "commit failed");
+            may_be_written |= matches!(error, store::Error::Failed { .. });
+            self.gauge.set_trouble(Some(trouble.clone()));
+            answer_in_trouble(&mut group.effects, &trouble);
+            for batch in &mut *waiting {
+                answer_in_trouble(&mut batch.effects, &trouble);
+            }
+            self.sleep_in_trouble(wait, &trouble, waiting, batches).await;
             wait = (wait * 2).min(RETRY_MAX);
         }
-        self.gauge.inner.in_trouble.store(false, Ordering::Release);
         let record = group.append.record.map(|record| Arc::<SessionRecord>::from(*record));
         self.shared.committed(group.append.events, record);
+        self.gauge.set_trouble(None);
         for effect in group.effects {
             self.carry_out(effect).await;
         }
+    }
+
+    async fn append(&self, append: &Append) -> Result<(), store::Error> {
+        if is_empty(append) {
+            return Ok(());
+        }
+        self.store.append(append.clone()).await
+    }
+
+    /// Waits for the next try, and tells those who ask meanwhile.
+    async fn sleep_in_trouble(
+        &self,
+        wait: Duration,
+        trouble: &Trouble,
+        waiting: &mut VecDeque<Batch>,
+        batches: &mut mpsc::UnboundedReceiver<Batch>,
+    ) {
+        let until = tokio::time::Instant::now() + wait;
+        while let Ok(Some(mut batch)) = tokio::time::timeout_at(until, batches.recv()).await {
+            answer_in_trouble(&mut batch.effects, trouble);
+            if is_empty(&batch.append) && batch.effects.is_empty() {
+                self.gauge.inner.queued.fetch_sub(1, Ordering::AcqRel);
+            } else {
+                waiting.push_back(batch);
+            }
+        }
+        tokio::time::sleep_until(until).await;
     }
 
     async fn carry_out(&self, effect: Effect) {
@@ -184,6 +259,7 @@ impl Work {
                 self.calls.cancel(id, broker_reason(reason));
             }
             Effect::Recorded(id) => self.calls.recorded(id),
+            Effect::Hold(once) => drop(once),
             Effect::Reply(reply) => reply(Ok(())),
         }
     }
@@ -217,23 +293,54 @@ fn refuse(effects: Vec<Effect>) {
 
 /// Callers are told at once; what they asked for is still going to be done, which their
 /// idempotency key lets them find out.
-fn answer_in_trouble(effects: &mut Vec<Effect>, error: &store::Error) {
-    let full = match error {
-        store::Error::Full { message } => Some(message.clone()),
-        _ => None,
-    };
-    let told = |error: &Option<String>| match error {
-        Some(message) => Error::Store(store::Error::Full { message: message.clone() }),
-        None => Error::Store(store::Error::Failed { doing: "committing", source: "see the log".into() }),
-    };
+fn answer_in_trouble(effects: &mut Vec<Effect>, trouble: &Trouble) {
     let (replies, others): (Vec<_>, Vec<_>) =
         std::mem::take(effects).into_iter().partition(|effect| matches!(effect, Effect::Reply(_)));
     *effects = others;
     for reply in replies {
         if let Effect::Reply(reply) = reply {
-            reply(Err(told(&full)));
+            reply(Err(trouble.clone().into()));
         }
     }
+}
+
+/// An error that a later try can get over.
+fn trouble_of(error: &store::Error) -> Option<Trouble> {
+    match error {
+        store::Error::Full { message } => Some(Trouble::Full(message.clone())),
+        store::Error::Failed { .. } => Some(Trouble::Failed),
+        store::Error::StaleEpoch { .. }
+        | store::Error::NoSession { .. }
+        | store::Error::OutOfOrder { .. }
+        | store::Error::SandboxUsed { .. }
+        | store::Error::KeyTaken { .. } => None,
+    }
+}
+
+/// Whether an append is refused because an earlier try of it was written, though the store said it
+/// failed. Nobody else writes under our epoch.
+fn is_of_itself(error: &store::Error, append: &Append) -> bool {
+    match error {
+        store::Error::OutOfOrder { last, .. } => append.events.last().is_some_and(|event| event.seq == *last),
+        store::Error::KeyTaken { key } => {
+            append.events.is_empty() && append.done.as_ref().is_some_and(|done| done.key == *key)
+        }
+        store::Error::StaleEpoch { .. }
+        | store::Error::NoSession { .. }
+        | store::Error::SandboxUsed { .. }
+        | store::Error::Full { .. }
+        | store::Error::Failed { .. } => false,
+    }
+}
+
+fn is_empty(append: &Append) -> bool {
+    append.events.is_empty()
+        && append.record.is_none()
+        && append.programs.is_empty()
+        && append.blobs.is_empty()
+        && append.uses_sandbox.is_none()
+        && append.acknowledges.is_none()
+        && append.done.is_none()
 }
 
 fn take_group(waiting: &mut VecDeque<Batch>) -> (Batch, usize) {

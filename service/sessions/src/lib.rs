@@ -8,17 +8,21 @@
 //!
 //! What this room does not know: gRPC, tokens, schemas of storage, namespaces and pods.
 
+mod checks;
 mod commit;
+mod environment;
 mod error;
 mod log;
 mod metrics;
 mod observe;
+mod once;
 mod prepare;
 mod requests;
 mod sessions;
 mod shared;
 mod task;
 
+pub use environment::{Environment, SystemEnvironment};
 pub use error::Error;
 pub use log::Follower;
 pub use observe::{Observation, ObserveOptions, Observed, Observer, Status};

@@ -4,7 +4,8 @@ use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use seance_core::event::{Event, EventKind};
-use seance_core::ids::{EventSeq, SessionId};
+use seance_core::ids::{EventSeq, ProgramNumber, SessionId};
+use seance_core::program::ProgramRecord;
 use seance_core::store::{self, SessionStore};
 use tokio::sync::watch;
 
@@ -21,7 +22,15 @@ const READ_BYTES_MAX: usize = 1024 * 1024;
 #[derive(Debug)]
 pub(crate) struct Tail {
     recent: Mutex<Recent>,
-    last: watch::Sender<EventSeq>,
+    news: watch::Sender<News>,
+}
+
+/// What readers wait for.
+#[derive(Debug, Clone, Copy)]
+struct News {
+    last: EventSeq,
+    /// Nothing more is committed here.
+    is_over: bool,
 }
 
 #[derive(Debug, Default)]
@@ -32,7 +41,7 @@ struct Recent {
 
 impl Tail {
     pub(crate) fn new(last: EventSeq) -> Self {
-        Self { recent: Mutex::default(), last: watch::Sender::new(last) }
+        Self { recent: Mutex::default(), news: watch::Sender::new(News { last, is_over: false }) }
     }
 
     /// Takes committed events, in order.
@@ -54,12 +63,17 @@ impl Tail {
                 }
             }
         }
-        self.last.send_replace(last);
+        self.news.send_modify(|news| news.last = last);
+    }
+
+    /// Tells readers that nothing more is committed here.
+    pub(crate) fn end(&self) {
+        self.news.send_modify(|news| news.is_over = true);
     }
 
     /// The last committed event's number.
     pub(crate) fn last(&self) -> EventSeq {
-        *self.last.borrow()
+        self.news.borrow().last
     }
 
     /// Events from `from` on, where memory has them all.
@@ -86,7 +100,7 @@ pub(crate) struct Reader {
     session: SessionId,
     next: EventSeq,
     tail: Option<Arc<Tail>>,
-    word: Option<watch::Receiver<EventSeq>>,
+    news: Option<watch::Receiver<News>>,
     store: Arc<dyn SessionStore>,
 }
 
@@ -98,8 +112,13 @@ impl Reader {
         tail: Option<Arc<Tail>>,
         store: Arc<dyn SessionStore>,
     ) -> Self {
-        let word = tail.as_ref().map(|tail| tail.last.subscribe());
-        Self { session, next: next.max(EventSeq::FIRST), tail, word, store }
+        let news = tail.as_ref().map(|tail| tail.news.subscribe());
+        Self { session, next: next.max(EventSeq::FIRST), tail, news, store }
+    }
+
+    /// A program of the session as it was committed.
+    pub(crate) async fn program(&self, number: ProgramNumber) -> Result<Option<ProgramRecord>, store::Error> {
+        self.store.program(self.session, number).await
     }
 
     /// The number of the next event.
@@ -133,8 +152,11 @@ impl Reader {
     /// Cancel-safe.
     pub(crate) async fn wait(&mut self) -> bool {
         let next = self.next;
-        match &mut self.word {
-            Some(word) => word.wait_for(|last| *last >= next).await.is_ok(),
+        match &mut self.news {
+            Some(news) => {
+                let news = news.wait_for(|news| news.last >= next || news.is_over).await;
+                news.is_ok_and(|news| news.last >= next)
+            }
             None => false,
         }
     }

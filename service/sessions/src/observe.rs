@@ -12,6 +12,7 @@ use seance_core::reasons;
 use seance_core::text;
 use tokio::time::Instant;
 
+use crate::commit::Trouble;
 use crate::error::Error;
 use crate::log::Reader;
 use crate::shared::{Command, ControlGuard, Shared, Snapshot};
@@ -24,6 +25,9 @@ pub const OUTPUT_TOKENS_DEFAULT: u64 = 10_000;
 pub const OUTPUT_TOKENS_MAX: u64 = 1_048_576;
 /// Silence after which a heartbeat is sent.
 const HEARTBEAT: Duration = Duration::from_secs(10);
+/// How long the session's task is waited for when a window is over. It is late where the store is
+/// away or the runner doesn't read; the window ends all the same (A23).
+const SNAPSHOT_WAIT: Duration = Duration::from_millis(250);
 
 /// How to observe.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -111,7 +115,12 @@ pub struct Observer {
     output: Collected,
     artifacts: Vec<ArtifactRecord>,
     last_seen: EventSeq,
+    /// The last event that an observation is about. What observing itself leaves in the log moves no
+    /// cursor, so that asking again for nothing new leaves nothing.
+    up_to: EventSeq,
     look_for_pending: bool,
+    /// The program where the window ended: what was committed before belongs to the observation.
+    end: Option<Snapshot>,
     is_over: bool,
     _control: ControlGuard,
 }
@@ -138,7 +147,9 @@ impl Observer {
             output: Collected::new(max_output_tokens),
             artifacts: Vec::new(),
             last_seen,
+            up_to: last_seen,
             look_for_pending: options.return_on_pending_call,
+            end: None,
             is_over: false,
             _control: control,
         }
@@ -167,25 +178,28 @@ impl Observer {
 
     async fn message(&mut self) -> Result<Observed, Error> {
         loop {
-            while let Some(event) = self.buffer.pop_front() {
+            while self.end.as_ref().is_none_or(|end| self.last_seen < end.last) {
+                let Some(event) = self.buffer.pop_front() else { break };
                 if let Some(message) = self.see(&event)? {
                     return Ok(message);
                 }
             }
-            self.buffer = self.reader.read().await?.into();
-            if !self.buffer.is_empty() {
-                continue;
+            if let Some(end) = self.end.take_if(|end| self.last_seen >= end.last) {
+                return Ok(Observed::Done(Box::new(self.still_working(end))));
             }
-            if Instant::now() >= self.ends_at || self.look_for_pending {
-                let window_is_over = Instant::now() >= self.ends_at;
-                if let Some(observation) = self.still_working(window_is_over).await? {
-                    return Ok(Observed::Done(Box::new(observation)));
-                }
+            if self.end.is_none() && (self.window_is_over() || self.look_for_pending) {
+                self.end = self.look().await?;
+            }
+            if self.buffer.is_empty() {
+                self.buffer = self.reader.read().await?.into();
+            }
+            if !self.buffer.is_empty() || self.end.is_some() || self.window_is_over() {
                 continue;
             }
             tokio::select! {
+                biased;
                 more = self.reader.wait() => if !more {
-                    return Err(Error::NoSession { session: self.session });
+                    return Err(Error::Stopping);
                 },
                 () = tokio::time::sleep_until(self.ends_at) => {}
                 () = tokio::time::sleep(HEARTBEAT) => return Ok(Observed::Heartbeat { queue_position: 0 }),
@@ -193,10 +207,17 @@ impl Observer {
         }
     }
 
+    fn window_is_over(&self) -> bool {
+        Instant::now() >= self.ends_at
+    }
+
     fn see(&mut self, event: &Event) -> Result<Option<Observed>, Error> {
         self.last_seen = event.seq;
         if event.program != Some(self.program) {
             return Ok(None);
+        }
+        if !matches!(event.kind, EventKind::Observed { .. }) {
+            self.up_to = event.seq;
         }
         match &event.kind {
             EventKind::Output { source, data, separated } => {
@@ -220,6 +241,9 @@ impl Observer {
     }
 
     fn ended(&mut self, record: &ProgramRecord) -> Result<Observation, Error> {
+        if let Some(shared) = &self.shared {
+            shared.set_told(record.number);
+        }
         let status = match record.state {
             ProgramState::Completed => Status::Completed,
             ProgramState::Terminated => Status::Terminated,
@@ -231,37 +255,55 @@ impl Observer {
         Ok(self.observation(status, record.clone(), Vec::new()))
     }
 
-    /// The observation of a program that goes on; none when it has ended and its end is to be read,
-    /// or when no call needs an answer and the window isn't over.
-    async fn still_working(&mut self, window_is_over: bool) -> Result<Option<Observation>, Error> {
+    /// Looks at the program, whose window is over or which may have a call that waits. None when it
+    /// has ended, which is then the next to read, and when the window goes on.
+    async fn look(&mut self) -> Result<Option<Snapshot>, Error> {
         self.look_for_pending = false;
         let Some(shared) = self.shared.clone() else {
-            return Err(Error::NoSession { session: self.session });
+            if self.buffer.is_empty() {
+                self.buffer = self.reader.read().await?.into();
+            }
+            // Nobody here has the session: there is what there is.
+            return if self.buffer.is_empty() { Err(Error::Stopping) } else { Ok(None) };
         };
         let program = self.program;
-        let snapshot = shared.ask(|reply| Command::Snapshot { program, reply }).await;
-        let Snapshot { program: record, pending, needs_answer } = match snapshot {
-            Ok(Some(snapshot)) => snapshot,
-            // It has ended, or its session's task has: either way its end was committed.
-            Ok(None) | Err(_) => {
-                self.reader.wait().await;
-                return Ok(None);
+        let asked = shared.ask(|reply| Command::Snapshot { program, reply });
+        let snapshot = match tokio::time::timeout(SNAPSHOT_WAIT, asked).await {
+            Ok(Ok(Some(snapshot))) => snapshot,
+            Ok(Ok(None) | Err(Error::Stopping)) => {
+                // Its end was committed, or its session's task is over.
+                return if self.reader.wait().await { Ok(None) } else { Err(Error::Stopping) };
+            }
+            Ok(Err(_)) | Err(_) if !self.window_is_over() => return Ok(None),
+            Ok(Err(_)) | Err(_) => {
+                let Some(snapshot) = self.committed(&shared).await? else {
+                    // Its end is in the store, and about to be told.
+                    let told = tokio::time::timeout(SNAPSHOT_WAIT, self.reader.wait()).await;
+                    return if told == Ok(true) { Ok(None) } else { Err(Trouble::Failed.into()) };
+                };
+                snapshot
             }
         };
-        if !window_is_over && !needs_answer {
-            return Ok(None);
+        Ok((self.window_is_over() || snapshot.needs_answer).then_some(snapshot))
+    }
+
+    /// The program as the store has it; none when it has ended.
+    async fn committed(&self, shared: &Shared) -> Result<Option<Snapshot>, Error> {
+        let last = shared.tail.last();
+        let program = self.reader.program(self.program).await?;
+        let active = program.filter(|program| !program.state.is_final());
+        Ok(active.map(|program| Snapshot { program, pending: Vec::new(), needs_answer: false, last }))
+    }
+
+    fn still_working(&mut self, end: Snapshot) -> Observation {
+        let (program, up_to) = (self.program, self.up_to);
+        if let Some(shared) = &self.shared {
+            shared.set_observed(program, up_to);
+            // Where its task has no room the record stays behind; the next observation brings it on.
+            let sent = shared.commands.try_send(Command::Observed { program, up_to });
+            drop(sent);
         }
-        // What was committed before the snapshot belongs to this observation.
-        let events = self.reader.read().await?;
-        if !events.is_empty() {
-            self.buffer = events.into();
-            self.look_for_pending = !window_is_over;
-            return Ok(None);
-        }
-        let up_to = self.last_seen;
-        let sent = shared.commands.send(Command::Observed { program, up_to }).await;
-        drop(sent);
-        Ok(Some(self.observation(Status::StillWorking, record, pending)))
+        self.observation(Status::StillWorking, end.program, end.pending)
     }
 
     fn observation(
@@ -281,7 +323,7 @@ impl Observer {
             program,
             pending_calls,
             artifacts: std::mem::take(&mut self.artifacts),
-            cursor: cursor::render(self.session, self.program, self.last_seen),
+            cursor: cursor::render(self.session, self.program, self.up_to),
             queue_position: 0,
         }
     }
@@ -319,10 +361,9 @@ struct Collected {
 
 impl Collected {
     fn new(max_tokens: u64) -> Self {
-        // One byte more than half the budget keeps the cut inside what is kept, and three more a
-        // character that the cut would split.
-        let ends_bytes =
-            usize::try_from(max_tokens.saturating_mul(text::BYTES_PER_TOKEN)).unwrap_or(usize::MAX);
+        // A character more than the budget, so that one that was split at an end is outside of it.
+        let budget_bytes = max_tokens.saturating_mul(text::BYTES_PER_TOKEN);
+        let ends_bytes = usize::try_from(budget_bytes.saturating_add(4)).unwrap_or(usize::MAX);
         Self {
             max_tokens,
             ends_bytes,
@@ -364,8 +405,9 @@ impl Collected {
             let counts = cut.is_cut().then_some((cut.original_tokens, cut.cut_tokens));
             return (cut.text, counts);
         }
+        let bytes = (head.len() + tail.len()) as u64 + dropped;
         let tail: Vec<u8> = tail.into();
-        let cut = text::truncate_ends(&text::lossy(&head), &text::lossy(&tail), dropped, max_tokens);
+        let cut = text::truncate_ends(&text::lossy(&head), &text::lossy(&tail), bytes, max_tokens);
         (cut.text, Some((cut.original_tokens, cut.cut_tokens)))
     }
 }
@@ -415,6 +457,7 @@ mod tests {
     fn output_is_cut_the_same_however_it_came() {
         assert_eq!(collect(1, &["abcdefghij"]), ("ab…2 tokens truncated…ij".to_owned(), Some((3, 2))));
         assert_eq!(collect(1, &["abc", "defgh", "ij"]), collect(1, &["abcdefghij"]));
+        assert_eq!(collect(1, &["äöüß€"]), ("ä…2 tokens truncated…".to_owned(), Some((3, 2))));
         let long = "0123456789".repeat(1000);
         let whole = text::truncate_middle(&long, 5);
         assert_eq!(collect(5, &[&long]), (whole.text, Some((whole.original_tokens, whole.cut_tokens))));

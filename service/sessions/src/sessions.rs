@@ -1,6 +1,6 @@
 //! All sessions of this service: opening, finding, observing and ending them.
 
-use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
+use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -10,36 +10,29 @@ use seance_broker::providers::{AnswerError, Providers, ToolResult};
 use seance_core::catalog::Catalog;
 use seance_core::event::EventKind;
 use seance_core::ids::{
-    BlobId, CallId, CatalogDigest, Epoch, EventSeq, ProgramNumber, SandboxId, SessionId, TenantId,
+    BlobId, CallId, CatalogDigest, EventSeq, ProgramNumber, SandboxId, SessionId, TenantId,
 };
-use seance_core::limits::Limits;
-use seance_core::machine::{Context, Execute, Machine, Refusal};
-use seance_core::program::ProgramRecord;
+use seance_core::machine::{Context, Machine, Refusal};
+use seance_core::program::{CallState, ProgramRecord};
 use seance_core::reasons;
 use seance_core::sandbox::{ClaimRequest, SandboxBackend};
 use seance_core::session::{SessionRecord, SessionState};
-use seance_core::store::{
-    Append, BlobInfo, DoneRequest, IDEMPOTENCY_KEY_BYTES_MAX, SessionFilter, SessionStore,
-};
-use seance_core::value::{Bounds, JsonText};
-use tokio::sync::{mpsc, watch};
+use seance_core::store::{Append, BlobInfo, SessionFilter, SessionStore};
+use seance_core::time::Timestamp;
+use tokio::sync::{mpsc, oneshot, watch};
 use tokio_util::task::TaskTracker;
 
+use crate::environment::{Environment, SystemEnvironment};
 use crate::error::Error;
 use crate::log::{Follower, Reader};
 use crate::metrics::Metrics;
 use crate::observe::{OUTPUT_TOKENS_DEFAULT, Observation, ObserveOptions, Observed, Observer, cursor};
+use crate::once::Once;
 use crate::prepare::{Prepared, Preparer};
 use crate::requests::{CatalogSource, ExecuteRequest, Idempotency, OpenRequest, StopRequest};
-use crate::shared::{COMMANDS_MAX, Command, ControlGuard, Shared};
-use crate::task::{Start, Task, now, random_bytes};
+use crate::shared::{COMMANDS_MAX, Command, ControlGuard, Readiness, Shared};
+use crate::task::{Start, Task};
 
-/// The most labels of a session.
-const LABELS_MAX: usize = 16;
-/// The longest label name or value, in characters.
-const LABEL_CHARS_MAX: usize = 63;
-/// The longest time a session may be asked to live.
-const SESSION_TTL_MAX: Duration = Duration::from_secs(30 * 24 * 3600);
 /// How long a stopping program is observed beyond its cleanup time.
 const STOP_MARGIN: Duration = Duration::from_secs(10);
 
@@ -62,6 +55,8 @@ pub struct Config {
     pub redact_source: bool,
     /// The W3C trace context of a span, for providers.
     pub traceparent: Traceparent,
+    /// The clock and the randomness.
+    pub environment: Arc<dyn Environment>,
 }
 
 impl Default for Config {
@@ -74,6 +69,7 @@ impl Default for Config {
             session_ttl: Duration::from_secs(24 * 3600),
             redact_source: false,
             traceparent: Arc::new(|_| None),
+            environment: Arc::new(SystemEnvironment),
         }
     }
 }
@@ -84,23 +80,24 @@ pub(crate) struct Inner {
     pub(crate) backend: Arc<dyn SandboxBackend>,
     pub(crate) providers: Providers,
     pub(crate) metrics: Metrics,
-    preparer: Preparer,
+    pub(crate) preparer: Preparer,
     live: Mutex<Live>,
     tasks: TaskTracker,
 }
 
 #[derive(Default)]
-struct Live {
-    sessions: HashMap<SessionId, Arc<Shared>>,
-    opening: HashMap<TenantId, usize>,
-    keys: HashSet<(TenantId, &'static str, String)>,
-    stopping: bool,
+pub(crate) struct Live {
+    pub(crate) sessions: HashMap<SessionId, Arc<Shared>>,
+    pub(crate) opening: HashMap<TenantId, usize>,
+    pub(crate) accepting: HashMap<TenantId, usize>,
+    pub(crate) keys: HashSet<(TenantId, &'static str, String)>,
+    pub(crate) stopping: bool,
 }
 
 /// All sessions of this service. Cheap to clone.
 #[derive(Clone)]
 pub struct Sessions {
-    inner: Arc<Inner>,
+    pub(crate) inner: Arc<Inner>,
 }
 
 impl Sessions {
@@ -135,14 +132,17 @@ impl Sessions {
 
     async fn recover(&self) -> Result<(), Error> {
         for record in self.inner.store.unfinished().await? {
-            let record = self.inner.store.take_over(record.id, now()).await?;
+            let record = self.inner.store.take_over(record.id, self.inner.now()).await?;
             let log = match record.active_program {
                 Some(number) => self.events_of(&record, number).await?,
                 None => Vec::new(),
             };
             let catalog = self.kept_catalog(&record).await;
-            let mut random = random_bytes;
-            let mut ctx = Context { now: now(), random: &mut random };
+            if record.active_program.is_some() {
+                self.inner.metrics.programs_active.inc();
+            }
+            let mut random = || self.inner.config.environment.random();
+            let mut ctx = Context { now: self.inner.now(), random: &mut random };
             tracing::info!(session = %record.id, tenant = %record.tenant, "session taken over");
             let machine = Machine::recover(record.clone(), &log, &mut ctx);
             self.spawn(&record, machine, None, catalog, Vec::new());
@@ -185,11 +185,20 @@ impl Sessions {
         claimed: Option<seance_core::sandbox::Claimed>,
         prepared: Option<Arc<Prepared>>,
         committed: Vec<seance_core::machine::Action>,
-    ) -> (Arc<Shared>, watch::Receiver<bool>) {
+    ) -> (Arc<Shared>, watch::Receiver<Readiness>) {
         let (sender, commands) = mpsc::channel(COMMANDS_MAX);
         let shared = Arc::new(Shared::new(record, sender));
-        let (ready, is_ready) = watch::channel(false);
-        self.inner.lock().sessions.insert(record.id, shared.clone());
+        let (ready, is_ready) = watch::channel(Readiness::Awaited);
+        let stopping = {
+            let mut live = self.inner.lock();
+            live.sessions.insert(record.id, shared.clone());
+            live.stopping
+        };
+        if stopping {
+            // It came after those that the shutdown saw. Its queue is new and has room.
+            let (reply, _) = oneshot::channel();
+            drop(shared.commands.try_send(Command::Leave { reply }));
+        }
         let start = Start { machine, shared: shared.clone(), commands, claimed, prepared, ready };
         let mut task = Task::new(self.inner.clone(), start);
         task.begin(committed);
@@ -234,8 +243,8 @@ impl Sessions {
         };
         let claimed = self.inner.backend.claim(claim).await?;
         let (sandbox, handle) = (claimed.id, claimed.handle.clone());
-        let mut random = random_bytes;
-        let mut ctx = Context { now: now(), random: &mut random };
+        let mut random = || self.inner.config.environment.random();
+        let mut ctx = Context { now: self.inner.now(), random: &mut random };
         let mut machine = Machine::open(record, sandbox, &claimed.engine_version, &mut ctx);
         let step = machine.take_step();
         let record = machine.record().clone();
@@ -261,78 +270,25 @@ impl Sessions {
     async fn until_ready(
         &self,
         shared: &Arc<Shared>,
-        mut is_ready: watch::Receiver<bool>,
+        mut readiness: watch::Receiver<Readiness>,
         sandbox: SandboxId,
     ) -> Result<(), Error> {
         let timeout = seance_core::machine::RUNNER_ANSWER_TIMEOUT;
-        let waited =
-            tokio::time::timeout(timeout, is_ready.wait_for(|ready| *ready)).await.map(|ready| ready.is_ok());
-        if waited == Ok(true) {
-            return Ok(());
+        let known = readiness.wait_for(|readiness| *readiness != Readiness::Awaited);
+        let message = match tokio::time::timeout(timeout, known).await.map(|known| known.map(|known| *known))
+        {
+            Ok(Ok(Readiness::Ready)) => return Ok(()),
+            Ok(Ok(Readiness::Gone)) => "ended before it took the session",
+            Ok(Ok(Readiness::Awaited)) | Err(_) => "did not answer",
+            // Its task is over: the service stops, or someone closed what was not open yet.
+            Ok(Err(_)) => return Err(Error::Stopping),
+        };
+        if self.inner.lock().stopping {
+            return Err(Error::Stopping);
         }
         let closed = shared.ask(|reply| Command::Close { reason: reasons::CLOSED, reply }).await;
         drop(closed);
-        Err(Error::SandboxNotReady { message: format!("sandbox {sandbox} did not answer") })
-    }
-
-    fn checked_record(&self, tenant: &TenantId, request: &OpenRequest) -> Result<SessionRecord, Error> {
-        self.check_engine(&request.engine)?;
-        check_options(&request.engine, &request.engine_options)?;
-        check_labels(&request.labels)?;
-        let limits = Limits::from_map(request.limits.iter().map(|(name, value)| (name.as_str(), *value)))?;
-        let ttl = request.session_ttl.unwrap_or(self.inner.config.session_ttl);
-        let idle_timeout = request.idle_timeout.unwrap_or(self.inner.config.idle_timeout);
-        for (field, duration) in [("session_ttl", ttl), ("idle_timeout", idle_timeout)] {
-            if duration.is_zero() || duration > SESSION_TTL_MAX {
-                let message =
-                    format!("{field} can be up to {} days and not zero", SESSION_TTL_MAX.as_secs() / 86_400);
-                return Err(Error::invalid(reasons::LIMIT_OUT_OF_RANGE, field, message));
-            }
-        }
-        let created_at = now();
-        Ok(SessionRecord {
-            tenant: tenant.clone(),
-            id: SessionId::mint(created_at, random_bytes()),
-            state: SessionState::Open,
-            reason: String::new(),
-            engine: request.engine.clone(),
-            min_version: request.min_version.clone(),
-            engine_options: request.engine_options.clone(),
-            limits,
-            labels: request.labels.clone(),
-            catalog: None,
-            idle_timeout,
-            created_at,
-            expires_at: created_at.after(ttl),
-            active_program: None,
-            last_program: 0,
-            sandbox: None,
-            last_seq: EventSeq(0),
-            kept: BTreeMap::new(),
-            observed: None,
-            epoch: Epoch(1),
-        })
-    }
-
-    fn check_engine(&self, name: &str) -> Result<(), Error> {
-        let known = seance_engines::by_name(name).is_some();
-        let status = self.inner.backend.engines().into_iter().find(|status| status.name == name);
-        match (known, status.map(|status| status.version)) {
-            (true, Some(Ok(_))) => Ok(()),
-            (true, Some(Err(why))) => {
-                let message = format!("the {name} engine is unavailable here: {why}");
-                Err(Error::invalid(reasons::ENGINE_UNAVAILABLE, "engine", message))
-            }
-            (true, None) => {
-                let message = format!("the {name} engine is unavailable here: no sandbox has it");
-                Err(Error::invalid(reasons::ENGINE_UNAVAILABLE, "engine", message))
-            }
-            (false, _) => {
-                let message =
-                    format!("there is no engine {:?}; Engines.List tells which there are", shortened(name));
-                Err(Error::invalid(reasons::ENGINE_NOT_FOUND, "engine", message))
-            }
-        }
+        Err(Error::SandboxNotReady { message: format!("sandbox {sandbox} {message}") })
     }
 
     /// Runs a program and observes it. The observer holds the session's control until it is dropped.
@@ -349,10 +305,12 @@ impl Sessions {
         let sessions = self.clone();
         let tenant = tenant.clone();
         let span = tracing::Span::current();
+        // The control is the acceptance's, whether the caller is still there or not (A12).
         let accepting = async move {
-            sessions.accept(&tenant, &shared, request, span).await.map(|program| (program, shared))
+            let accepted = sessions.accept(&tenant, &shared, request, span).await;
+            accepted.map(|program| (program, shared, control))
         };
-        let ((program, first), shared) =
+        let ((program, first), shared, control) =
             self.inner.tasks.spawn(accepting).await.map_err(|_| Error::Stopping)??;
         let reader = Reader::new(session, first, Some(shared.tail.clone()), self.inner.store.clone());
         Ok(Observer::new(session, program, Some(shared), reader, options, control))
@@ -375,41 +333,17 @@ impl Sessions {
             }
             Once::First(once) => once,
         };
-        self.refuse_too_many_programs(tenant)?;
+        let _room = self.room_to_run(tenant)?;
         let record = shared.record.borrow().clone();
         let (run, prepared) = self.checked_run(tenant, &record, request).await?;
-        let done = once.done((record.last_program + 1).to_string());
+        let done = once.done(String::new()).map(|done| Box::new((done, once)));
         let accepted =
-            shared.ask(|reply| Command::Execute { run: Box::new(run), prepared, done, span, reply }).await?;
-        Ok((accepted.program, accepted.first))
-    }
-
-    async fn checked_run(
-        &self,
-        tenant: &TenantId,
-        record: &SessionRecord,
-        request: ExecuteRequest,
-    ) -> Result<(Execute, Option<Arc<Prepared>>), Error> {
-        let limits =
-            record.limits.lowered(request.limits.iter().map(|(name, value)| (name.as_str(), *value)))?;
-        let source = checked_source(&request.source, &limits)?;
-        let language = checked_language(&record.engine, request.language)?;
-        let inputs = request.inputs.map(|text| checked_inputs(text, &limits)).transpose()?;
-        let own = record.catalog.clone().map(CatalogSource::Digest);
-        let prepared = match request.catalog.or(own) {
-            Some(source) => Some(self.inner.preparer.prepare(tenant, &record.engine, &source).await?),
-            None => None,
-        };
-        let run = Execute {
-            source_name: source_name(&language),
-            language,
-            source,
-            catalog: prepared.as_ref().map(|prepared| prepared.digest.clone()),
-            inputs,
-            limits,
-            redact_source: self.inner.config.redact_source,
-        };
-        Ok((run, prepared))
+            shared.ask(|reply| Command::Execute { run: Box::new(run), prepared, done, span, reply }).await;
+        match accepted {
+            Ok(accepted) => Ok((accepted.program, accepted.first)),
+            Err(Error::Stopping) => Err(self.why_over(tenant, shared.id).await),
+            Err(error) => Err(error),
+        }
     }
 
     /// Goes on observing a program.
@@ -436,9 +370,14 @@ impl Sessions {
     ) -> Result<Observer, Error> {
         let record = found.record();
         let session = record.id;
-        let program = program.or(record.active_program).ok_or(Refusal::NoActiveProgram)?;
+        let program = program.or(record.active_program).or_else(|| found.news());
+        let program = program.ok_or(Refusal::NoActiveProgram)?;
         let known = self.program_record(session, program).await?;
-        let next = match (cursor, record.observed) {
+        let observed = match found {
+            Found::Live(shared) => shared.observed().max(record.observed),
+            Found::Kept(_) => record.observed,
+        };
+        let next = match (cursor, observed) {
             (Some(text), _) => match cursor::parse(session, text) {
                 Some((of, seen)) if of == program && seen <= record.last_seq.max(found.last()) => seen.next(),
                 _ => {
@@ -478,7 +417,10 @@ impl Sessions {
             (Found::Live(shared), Once::First(once)) => {
                 let program = request.program;
                 let reason = reason.name();
-                let stopped = shared.ask(|reply| Command::Stop { program, reason, reply }).await?;
+                let stopped = match shared.ask(|reply| Command::Stop { program, reason, reply }).await {
+                    Err(Error::Stopping) => return Err(self.why_over(tenant, session).await),
+                    stopped => stopped?,
+                };
                 self.remember_done(tenant, shared, once.done(stopped.to_string())).await;
                 stopped
             }
@@ -530,13 +472,12 @@ impl Sessions {
             Found::Kept(record) => return Ok((*record).clone()),
             Found::Live(shared) => shared,
         };
-        let control = shared.control();
-        let closing = shared.ask(|reply| Command::Close { reason: reasons::CLOSED, reply });
-        let Ok(_control) = control else {
-            drop(tokio::time::timeout(Duration::ZERO, closing).await);
+        let Ok(_control) = shared.control() else {
+            let (reply, _) = oneshot::channel();
+            drop(shared.commands.send(Command::Close { reason: reasons::CLOSED, reply }).await);
             return Err(Error::ControlActive { session, note: "; the session is closing, repeat the close" });
         };
-        match closing.await {
+        match shared.ask(|reply| Command::Close { reason: reasons::CLOSED, reply }).await {
             Ok(record) => {
                 if let Once::First(once) = once {
                     self.remember_done(tenant, &shared, once.done(String::new())).await;
@@ -544,7 +485,11 @@ impl Sessions {
                 Ok(record)
             }
             // Its task ended between the two: the store has the truth.
-            Err(Error::Refused(Refusal::Closed { .. })) => self.get(tenant, session).await,
+            Err(Error::Stopping) => match self.inner.store.session(tenant, session).await? {
+                Some(record) if record.state == SessionState::Closed => Ok(record),
+                Some(_) => Err(Error::Stopping),
+                None => Err(Error::NoSession { session }),
+            },
             Err(error) => Err(error),
         }
     }
@@ -654,8 +599,10 @@ impl Sessions {
         idempotency: Option<&Idempotency>,
     ) -> Result<(), Error> {
         let Once::First(once) = self.once(tenant, "Answer", idempotency).await? else { return Ok(()) };
-        let Found::Live(shared) = self.find(tenant, session).await? else {
-            return Err(not_pending(call));
+        let shared = match self.find(tenant, session).await? {
+            Found::Live(shared) => shared,
+            Found::Kept(record) if record.state == SessionState::Closed => return Err(not_pending(call)),
+            Found::Kept(_) => return Err(Error::Stopping),
         };
         let mut reader = Reader::new(
             session,
@@ -671,17 +618,32 @@ impl Sessions {
                 Error::invalid(reasons::CALL_NOT_PENDING, "call_id", message)
             }
         })?;
-        loop {
+        // It may have ended before, and the broker not been told yet: then no end is to come.
+        let program = call.program;
+        let snapshot = match shared.ask(|reply| Command::Snapshot { program, reply }).await {
+            Err(Error::Stopping) => return Err(self.why_over(tenant, session).await),
+            snapshot => snapshot?,
+        };
+        let pending = snapshot.is_some_and(|at| at.pending.iter().any(|pending| pending.id == call));
+        let state = loop {
             let events = reader.read().await?;
-            let ended =
-                |kind: &EventKind| matches!(kind, EventKind::CallEnded { record, .. } if record.id == call);
-            if events.iter().any(|event| ended(&event.kind)) {
-                self.remember_done(tenant, &shared, once.done(String::new())).await;
-                return Ok(());
+            if let Some(state) = events.iter().find_map(|event| end_of(call, &event.kind)) {
+                break state;
+            }
+            if events.is_empty() && !pending {
+                return Err(not_pending(call));
             }
             if events.is_empty() && !reader.wait().await {
                 return Err(Error::Stopping);
             }
+        };
+        match state {
+            CallState::Finished | CallState::Failed => {
+                self.remember_done(tenant, &shared, once.done(String::new())).await;
+                Ok(())
+            }
+            // Its program ended first.
+            _ => Err(not_pending(call)),
         }
     }
 
@@ -704,7 +666,7 @@ impl Sessions {
     pub async fn check_session(&self, tenant: &TenantId, session: SessionId) -> Result<(), Error> {
         match self.find(tenant, session).await? {
             Found::Live(_) => Ok(()),
-            Found::Kept(_) => Err(Refusal::Closed { session }.into()),
+            Found::Kept(record) => Err(over(&record)),
         }
     }
 
@@ -733,12 +695,7 @@ impl Sessions {
         };
         self.inner.tasks.close();
         let leaving = async {
-            for shared in live {
-                let (reply, left) = tokio::sync::oneshot::channel();
-                if shared.commands.send(Command::Leave { reply }).await.is_ok() {
-                    drop(left.await);
-                }
-            }
+            futures::future::join_all(live.iter().map(|shared| leave(shared))).await;
             self.inner.tasks.wait().await;
         };
         if tokio::time::timeout(within, leaving).await.is_err() {
@@ -755,10 +712,15 @@ impl Sessions {
     ) -> Result<(ControlGuard, Arc<Shared>), Error> {
         match self.find(tenant, session).await? {
             Found::Live(shared) => Ok((shared.control()?, shared)),
-            Found::Kept(record) if record.reason == reasons::SESSION_TTL => {
-                Err(Refusal::Expired { session }.into())
-            }
-            Found::Kept(_) => Err(Refusal::Closed { session }.into()),
+            Found::Kept(record) => Err(over(&record)),
+        }
+    }
+
+    /// Why a session's task did not take a request any more.
+    async fn why_over(&self, tenant: &TenantId, session: SessionId) -> Error {
+        match self.inner.store.session(tenant, session).await {
+            Ok(Some(record)) => over(&record),
+            Ok(None) | Err(_) => Error::Stopping,
         }
     }
 
@@ -782,79 +744,6 @@ impl Sessions {
     ) -> Result<ProgramRecord, Error> {
         let found = self.inner.store.program(session, number).await?;
         found.ok_or(Error::Refused(Refusal::NoSuchProgram { program: number }))
-    }
-
-    fn room(&self, tenant: &TenantId) -> Result<Room, Error> {
-        let mut live = self.inner.lock();
-        if live.stopping {
-            return Err(Error::Stopping);
-        }
-        let n_open = live.sessions.values().filter(|shared| shared.tenant == *tenant).count();
-        let n_opening = live.opening.entry(tenant.clone()).or_default();
-        let max = self.inner.config.max_sessions;
-        if n_open + *n_opening >= max {
-            return Err(Error::TooMany {
-                message: format!("tenant {tenant} has {max} open sessions, which is its limit"),
-            });
-        }
-        *n_opening += 1;
-        Ok(Room { inner: self.inner.clone(), tenant: tenant.clone() })
-    }
-
-    fn refuse_too_many_programs(&self, tenant: &TenantId) -> Result<(), Error> {
-        let of_tenant = |shared: &&Arc<Shared>| shared.tenant == *tenant;
-        let is_active = |shared: &Arc<Shared>| shared.record.borrow().active_program.is_some();
-        let live = self.inner.lock();
-        let n_active = live.sessions.values().filter(of_tenant).filter(|shared| is_active(shared)).count();
-        let max = self.inner.config.max_running;
-        if n_active >= max {
-            return Err(Error::TooMany {
-                message: format!("tenant {tenant} has {max} active programs, which is its limit"),
-            });
-        }
-        Ok(())
-    }
-
-    async fn once(
-        &self,
-        tenant: &TenantId,
-        method: &'static str,
-        idempotency: Option<&Idempotency>,
-    ) -> Result<Once, Error> {
-        let Some(Idempotency { key, request_digest }) = idempotency else {
-            return Ok(Once::First(OnceGuard { inner: self.inner.clone(), held: None }));
-        };
-        if key.len() > IDEMPOTENCY_KEY_BYTES_MAX {
-            let message = format!("the idempotency key is over {IDEMPOTENCY_KEY_BYTES_MAX} bytes");
-            return Err(Error::invalid(reasons::INVALID_REQUEST, "idempotency_key", message));
-        }
-        let held = (tenant.clone(), method, key.clone());
-        if !self.inner.lock().keys.insert(held.clone()) {
-            let message = "another request with this idempotency key is at work";
-            return Err(Error::invalid(reasons::CONTROL_ACTIVE, "idempotency_key", message));
-        }
-        let guard = OnceGuard { inner: self.inner.clone(), held: Some((held, request_digest.clone())) };
-        match self.inner.store.done_request(tenant, method, key).await? {
-            None => Ok(Once::First(guard)),
-            Some(done) if done.request_digest == *request_digest => Ok(Once::Before(done)),
-            Some(_) => {
-                let message = format!("idempotency key {key:?} was used with another {method} request");
-                Err(Error::invalid(reasons::IDEMPOTENCY_KEY_REUSED, "idempotency_key", message))
-            }
-        }
-    }
-
-    /// Records a request that was done and can be done again without harm. It is not in the same
-    /// commit as its effect, which a repeat finds done.
-    async fn remember_done(&self, tenant: &TenantId, shared: &Shared, done: Option<DoneRequest>) {
-        if done.is_none() {
-            return;
-        }
-        let epoch = shared.record.borrow().epoch;
-        let append = Append { done, ..Append::empty(tenant.clone(), shared.id, epoch) };
-        if let Err(error) = self.inner.store.append(append).await {
-            tracing::warn!(session = %shared.id, error = &error as &dyn std::error::Error, "a done request was not recorded");
-        }
     }
 }
 
@@ -890,6 +779,13 @@ impl Found {
         }
     }
 
+    fn news(&self) -> Option<ProgramNumber> {
+        match self {
+            Found::Live(shared) => shared.news(),
+            Found::Kept(_) => None,
+        }
+    }
+
     fn last(&self) -> EventSeq {
         match self {
             Found::Live(shared) => shared.tail.last(),
@@ -909,8 +805,12 @@ impl Found {
 }
 
 impl Inner {
-    fn lock(&self) -> std::sync::MutexGuard<'_, Live> {
+    pub(crate) fn lock(&self) -> std::sync::MutexGuard<'_, Live> {
         self.live.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn now(&self) -> Timestamp {
+        self.config.environment.now()
     }
 
     pub(crate) fn forget(&self, shared: &Shared) {
@@ -918,49 +818,21 @@ impl Inner {
     }
 }
 
-/// A place among a tenant's open sessions, held while one is opened.
-struct Room {
-    inner: Arc<Inner>,
-    tenant: TenantId,
-}
-
-impl Drop for Room {
-    fn drop(&mut self) {
-        let mut live = self.inner.lock();
-        if let Some(n) = live.opening.get_mut(&self.tenant) {
-            *n -= 1;
-            if *n == 0 {
-                live.opening.remove(&self.tenant);
-            }
-        }
+/// What a session that has no task here is told as. One that isn't closed has another owner, or the
+/// service is stopping.
+fn over(record: &SessionRecord) -> Error {
+    let session = record.id;
+    match record.state {
+        SessionState::Closed if record.reason == reasons::SESSION_TTL => Refusal::Expired { session }.into(),
+        SessionState::Closed => Refusal::Closed { session }.into(),
+        SessionState::Open | SessionState::Closing => Error::Stopping,
     }
 }
 
-/// Whether a request was done before.
-enum Once {
-    Before(DoneRequest),
-    First(OnceGuard),
-}
-
-/// Holds an idempotency key while its request is at work.
-struct OnceGuard {
-    inner: Arc<Inner>,
-    held: Option<((TenantId, &'static str, String), String)>,
-}
-
-impl OnceGuard {
-    /// The record of the request, once it is known what it made.
-    fn done(&self, outcome: String) -> Option<DoneRequest> {
-        let ((_, method, key), request_digest) = self.held.clone()?;
-        Some(DoneRequest { method: method.to_owned(), key, request_digest, outcome, at: now() })
-    }
-}
-
-impl Drop for OnceGuard {
-    fn drop(&mut self) {
-        if let Some((held, _)) = &self.held {
-            self.inner.lock().keys.remove(held);
-        }
+async fn leave(shared: &Shared) {
+    let (reply, left) = oneshot::channel();
+    if shared.commands.send(Command::Leave { reply }).await.is_ok() {
+        drop(left.await);
     }
 }
 
@@ -968,79 +840,16 @@ fn not_pending(call: CallId) -> Error {
     Error::invalid(reasons::CALL_NOT_PENDING, "call_id", format!("call {call} has ended"))
 }
 
+fn end_of(call: CallId, kind: &EventKind) -> Option<CallState> {
+    match kind {
+        EventKind::CallEnded { record, .. } if record.id == call => Some(record.state),
+        _ => None,
+    }
+}
+
 fn internal(message: &'static str) -> Error {
     Error::Store(seance_core::store::Error::Failed {
         doing: "reading an idempotency record",
         source: message.into(),
     })
-}
-
-fn shortened(text: &str) -> String {
-    text.chars().take(64).collect()
-}
-
-fn check_options(engine: &str, options: &[String]) -> Result<(), Error> {
-    let Some(engine) = seance_engines::by_name(engine) else { return Ok(()) };
-    engine
-        .check_options(options)
-        .map_err(|error| Error::invalid(reasons::UNSUPPORTED, "engine_options", error.to_string()))
-}
-
-fn check_labels(labels: &BTreeMap<String, String>) -> Result<(), Error> {
-    let fits = |text: &String| text.chars().count() <= LABEL_CHARS_MAX && !text.chars().any(char::is_control);
-    if labels.len() <= LABELS_MAX && labels.iter().all(|(name, value)| fits(name) && fits(value)) {
-        return Ok(());
-    }
-    let message = format!(
-        "there can be {LABELS_MAX} labels of {LABEL_CHARS_MAX} characters, without control characters"
-    );
-    Err(Error::invalid(reasons::INVALID_REQUEST, "labels", message))
-}
-
-fn checked_source(source: &[u8], limits: &Limits) -> Result<String, Error> {
-    if source.len() as u64 > limits.source_bytes {
-        let message =
-            format!("the source has {} bytes, over the limit of {}", source.len(), limits.source_bytes);
-        return Err(Error::invalid(reasons::SOURCE_TOO_LARGE, "source", message));
-    }
-    match std::str::from_utf8(source) {
-        Ok(text) => Ok(text.to_owned()),
-        Err(error) => {
-            let message = format!("the source is not UTF-8 at byte {}", error.valid_up_to());
-            Err(Error::invalid(reasons::SOURCE_NOT_UTF8, "source", message))
-        }
-    }
-}
-
-fn checked_language(engine: &str, language: String) -> Result<String, Error> {
-    let known = seance_engines::by_name(engine).map(|engine| engine.languages).unwrap_or_default();
-    if language.is_empty() {
-        return Ok(engine.to_owned());
-    }
-    if known.contains(&language.as_str()) {
-        return Ok(language);
-    }
-    let message =
-        format!("the {engine} engine takes {}, not {:?}", known.join(" and "), shortened(&language));
-    Err(Error::invalid(reasons::UNSUPPORTED, "language", message))
-}
-
-fn checked_inputs(text: String, limits: &Limits) -> Result<String, Error> {
-    if text.len() as u64 > limits.inputs_bytes {
-        let message =
-            format!("the inputs have {} bytes, over the limit of {}", text.len(), limits.inputs_bytes);
-        return Err(Error::invalid(reasons::INPUTS_TOO_LARGE, "inputs_json", message));
-    }
-    JsonText::parse(text, &Bounds::default()).map(JsonText::into_string).map_err(|error| {
-        Error::invalid(reasons::INVALID_INPUTS, "inputs_json", format!("the inputs are no JSON: {error}"))
-    })
-}
-
-fn source_name(language: &str) -> String {
-    let ending = match language {
-        "typescript" => "ts",
-        "javascript" => "js",
-        other => other,
-    };
-    format!("program.{ending}")
 }

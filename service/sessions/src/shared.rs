@@ -1,6 +1,6 @@
 //! What a session's task shares with its callers.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use seance_core::event::Event;
 use seance_core::ids::{EventSeq, ProgramNumber, SessionId, TenantId};
@@ -12,6 +12,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot, watch};
 
 use crate::error::Error;
 use crate::log::Tail;
+use crate::once::OnceGuard;
 use crate::prepare::Prepared;
 
 /// Commands that wait for a session's task. More make their callers wait.
@@ -37,6 +38,19 @@ pub(crate) struct Snapshot {
     pub(crate) pending: Vec<CallRecord>,
     /// Some pending call is served by nobody.
     pub(crate) needs_answer: bool,
+    /// The last event that was committed before it.
+    pub(crate) last: EventSeq,
+}
+
+/// What became of a new session's sandbox.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Readiness {
+    /// Its runner has not answered.
+    Awaited,
+    /// Its runner has taken the session.
+    Ready,
+    /// It is gone.
+    Gone,
 }
 
 /// What callers ask of a session's task.
@@ -44,7 +58,8 @@ pub(crate) enum Command {
     Execute {
         run: Box<Execute>,
         prepared: Option<Arc<Prepared>>,
-        done: Option<DoneRequest>,
+        /// Its outcome is the program's number, which the machine gives.
+        done: Option<Box<(DoneRequest, OnceGuard)>>,
         span: tracing::Span,
         reply: Reply<Accepted>,
     },
@@ -80,6 +95,8 @@ pub(crate) struct Shared {
     pub(crate) tail: Arc<Tail>,
     /// The record as it was last committed.
     pub(crate) record: watch::Sender<Arc<SessionRecord>>,
+    /// The newest observation that callers were given; the record follows with its commit.
+    observed: Mutex<Option<(ProgramNumber, EventSeq)>>,
     control: Arc<Semaphore>,
 }
 
@@ -91,6 +108,7 @@ impl Shared {
             commands,
             tail: Arc::new(Tail::new(record.last_seq)),
             record: watch::Sender::new(Arc::new(record.clone())),
+            observed: Mutex::new(record.observed),
             control: Arc::new(Semaphore::new(1)),
         }
     }
@@ -103,14 +121,35 @@ impl Shared {
         })
     }
 
-    /// Sends a command and waits for its answer.
+    /// Sends a command and waits for its answer; [`Error::Stopping`] when the task is over.
     ///
     /// Cancel-safe: a command that was sent is done as a whole.
     pub(crate) async fn ask<T>(&self, command: impl FnOnce(Reply<T>) -> Command) -> Result<T, Error> {
         let (reply, answer) = oneshot::channel();
-        let gone = || Error::Refused(seance_core::machine::Refusal::Closed { session: self.id });
-        self.commands.send(command(reply)).await.map_err(|_| gone())?;
-        answer.await.map_err(|_| gone())?
+        self.commands.send(command(reply)).await.map_err(|_| Error::Stopping)?;
+        answer.await.map_err(|_| Error::Stopping)?
+    }
+
+    /// The newest observation that callers were given.
+    pub(crate) fn observed(&self) -> Option<(ProgramNumber, EventSeq)> {
+        *self.observed.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The newest program, where it has ended and no caller was told how (case 54, I5).
+    pub(crate) fn news(&self) -> Option<ProgramNumber> {
+        let newest = self.record.borrow().last_program;
+        (newest > self.told.load(Ordering::Acquire)).then_some(ProgramNumber(newest))
+    }
+
+    /// A caller is told how a program ended.
+    pub(crate) fn set_told(&self, program: ProgramNumber) {
+        self.told.fetch_max(program.0, Ordering::AcqRel);
+    }
+
+    /// A caller is given an observation: the next one without a cursor goes on behind it.
+    pub(crate) fn set_observed(&self, program: ProgramNumber, up_to: EventSeq) {
+        let mut observed = self.observed.lock().unwrap_or_else(PoisonError::into_inner);
+        *observed = (*observed).max(Some((program, up_to)));
     }
 
     /// Publishes what was committed.

@@ -27,7 +27,7 @@ use crate::commit::{Batch, Committer, Effect, broker_reason, dispatch_call};
 use crate::error::Error;
 use crate::prepare::Prepared;
 use crate::sessions::Inner;
-use crate::shared::{Accepted, Command, Reply, Shared, Snapshot};
+use crate::shared::{Accepted, Command, Readiness, Reply, Shared, Snapshot};
 
 /// Steps that wait for their commit before no more frames of the runner are read: the runner is
 /// held back by the link's own flow control, nothing is cut.
@@ -52,6 +52,7 @@ enum Input {
     Claimed(Result<Claimed, ClaimError>),
     Ended(SandboxId, Result<(), EndUnproven>),
     Drained,
+    Lost,
     Overrun,
     Tick,
 }
@@ -71,13 +72,15 @@ pub(crate) struct Task {
     handles: HashMap<SandboxId, Arc<dyn SandboxHandle>>,
     claims: JoinSet<Result<Claimed, ClaimError>>,
     ends: JoinSet<(SandboxId, Result<(), EndUnproven>)>,
+    /// How many of `ends` there are for each sandbox.
+    ending: HashMap<SandboxId, usize>,
     prepared: HashMap<CatalogDigest, Arc<Prepared>>,
     declared: std::collections::HashSet<CatalogDigest>,
     sent_catalog: Option<(SandboxId, CatalogDigest)>,
     program_span: tracing::Span,
     call_spans: HashMap<CallId, tracing::Span>,
     closing: Vec<Reply<SessionRecord>>,
-    ready: watch::Sender<bool>,
+    ready: watch::Sender<Readiness>,
 }
 
 /// What a task starts with.
@@ -87,7 +90,7 @@ pub(crate) struct Start {
     pub(crate) commands: mpsc::Receiver<Command>,
     pub(crate) claimed: Option<Claimed>,
     pub(crate) prepared: Option<Arc<Prepared>>,
-    pub(crate) ready: watch::Sender<bool>,
+    pub(crate) ready: watch::Sender<Readiness>,
 }
 
 impl Task {
@@ -113,6 +116,7 @@ impl Task {
             handles: HashMap::new(),
             claims: JoinSet::new(),
             ends: JoinSet::new(),
+            ending: HashMap::new(),
             prepared: HashMap::new(),
             declared: Default::default(),
             sent_catalog: None,
@@ -151,11 +155,15 @@ impl Task {
             }
             self.take(input).await;
         }
+        if self.committer.gauge.is_lost() {
+            self.abandon().await;
+        }
         self.finish().await;
     }
 
     fn is_over(&self) -> bool {
-        self.machine.is_closed() || self.committer.gauge.is_lost()
+        // Callers are answered until the log has the end.
+        self.committer.gauge.is_lost() || (self.machine.is_closed() && self.committer.gauge.queued() == 0)
     }
 
     async fn next_input(&mut self) -> Input {
@@ -163,20 +171,24 @@ impl Task {
         if self.sending.len() > SENDING_MAX {
             return Input::Overrun;
         }
-        let tick = self.machine.next_tick().map(until);
+        let tick = self.machine.next_tick().map(|at| self.until(at));
         let may_read = self.committer.gauge.queued() < UNCOMMITTED_STEPS_MAX;
         let gauge = self.committer.gauge.clone();
+        // In this order: nothing that a runner sends holds off a limit, a stop or a close, and what
+        // callers and providers send is bounded by what they wait for.
         tokio::select! {
-            event = receive(&mut self.link), if may_read && self.link.is_some() => Input::Link(event),
-            Some(answered) = self.answers.recv() => Input::Answered(answered),
-            command = self.commands.recv() => Input::Command(command),
+            biased;
+            () = gauge.lost() => Input::Lost,
+            () = sleep(tick), if tick.is_some() => Input::Tick,
             Some(claimed) = self.claims.join_next() => Input::Claimed(joined(claimed)),
             Some(ended) = self.ends.join_next() => {
                 let (id, proof) = joined(ended);
                 Input::Ended(id, proof)
             }
-            () = gauge.drained(), if !may_read => Input::Drained,
-            () = sleep(tick), if tick.is_some() => Input::Tick,
+            command = self.commands.recv() => Input::Command(command),
+            Some(answered) = self.answers.recv() => Input::Answered(answered),
+            event = receive(&mut self.link), if may_read && self.link.is_some() => Input::Link(event),
+            () = gauge.drained(), if !may_read || self.machine.is_closed() => Input::Drained,
         }
     }
 
@@ -184,7 +196,7 @@ impl Task {
         match input {
             Input::Command(Some(command)) => return self.command(command),
             // The registry holds a sender for as long as the task runs.
-            Input::Command(None) | Input::Drained => return,
+            Input::Command(None) | Input::Drained | Input::Lost => return,
             Input::Link(LinkEvent::Frame(frame)) => self.frame(frame).await,
             Input::Link(LinkEvent::Ended(end)) => self.link_ended(end),
             Input::Answered(answered) => self.answered(answered).await,
@@ -205,16 +217,17 @@ impl Task {
     }
 
     fn input<T>(&mut self, input: impl FnOnce(&mut Machine, &mut Context<'_>) -> T) -> T {
-        let mut random = random_bytes;
-        let mut ctx = Context { now: now(), random: &mut random };
+        let environment = self.inner.config.environment.clone();
+        let mut random = || environment.random();
+        let mut ctx = Context { now: environment.now(), random: &mut random };
         input(&mut self.machine, &mut ctx)
     }
 
     fn command(&mut self, command: Command) {
-        let trouble = self.committer.gauge.in_trouble();
         match command {
-            Command::Execute { reply, .. } if trouble => {
-                let _ = reply.send(Err(self.in_trouble()));
+            Command::Execute { reply, .. } if self.committer.gauge.trouble().is_some() => {
+                let trouble = self.committer.gauge.trouble().unwrap_or_default();
+                let _ = reply.send(Err(trouble.into()));
             }
             Command::Execute { run, prepared, done, span, reply } => {
                 if let Some(prepared) = prepared {
@@ -225,7 +238,11 @@ impl Task {
                         self.program_span = program_span(&span, &self.shared, program);
                         let first =
                             self.machine.active().map_or(self.machine.record().last_seq, |p| p.first_seq);
-                        self.settle(done, vec![replying(reply, Accepted { program, first })]);
+                        let (done, once) = done.map(|done| *done).unzip();
+                        let done = done.map(|done| DoneRequest { outcome: program.to_string(), ..done });
+                        let mut effects = vec![replying(reply, Accepted { program, first })];
+                        effects.extend(once.map(Effect::Hold));
+                        self.settle(done, effects);
                     }
                     Err(refusal) => {
                         let _ = reply.send(Err(refusal.into()));
@@ -247,6 +264,8 @@ impl Task {
                 self.input(|machine, ctx| machine.close(ctx, reason));
                 self.settle(None, Vec::new());
             }
+            // Where the log is behind, where a reader goes on is told by memory alone.
+            Command::Observed { .. } if self.committer.gauge.queued() >= UNCOMMITTED_STEPS_MAX => {}
             Command::Observed { program, up_to } => {
                 self.input(|machine, ctx| machine.observed(ctx, program, up_to));
                 self.settle(None, Vec::new());
@@ -262,19 +281,12 @@ impl Task {
         }
     }
 
-    fn in_trouble(&self) -> Error {
-        Error::Store(seance_core::store::Error::Failed {
-            doing: "committing earlier work",
-            source: "it is tried again".into(),
-        })
-    }
-
     fn snapshot(&self, program: ProgramNumber) -> Option<Snapshot> {
         let program = self.machine.active().filter(|active| active.number == program)?;
         let pending: Vec<_> =
             program.calls.iter().filter(|call| call.state == CallState::Dispatched).cloned().collect();
         let needs_answer = pending.iter().any(|call| !self.calls.is_served(&call.tool));
-        Some(Snapshot { program, pending, needs_answer })
+        Some(Snapshot { program, pending, needs_answer, last: self.machine.record().last_seq })
     }
 
     async fn frame(&mut self, numbered: Numbered) {
@@ -299,11 +311,12 @@ impl Task {
         let (Some(prepared), Some(limits)) = (prepared, self.machine.active_limits()) else {
             return Err(CallError::new(
                 reasons::UNKNOWN_TOOL,
-                format!("there is no tool {tool:?}: the program has none"),
+                format!("there is no tool {tool:?}: the program has no tools"),
             ));
         };
         let limits = limits.clone();
-        let checked = prepared.compiled.check_off_thread(tool.to_owned(), arguments.to_owned(), &limits).await?;
+        let checked =
+            prepared.compiled.check_off_thread(tool.to_owned(), arguments.to_owned(), &limits).await?;
         Ok(machine::CheckedCall {
             tool: checked.tool.name.clone(),
             read_only: checked.tool.read_only,
@@ -328,7 +341,7 @@ impl Task {
         let error = outcome.error();
         match (state, error, outcome) {
             (_, _, Outcome::Failure(text)) => {
-                let correlation = hex(&random_bytes());
+                let correlation = hex(&self.inner.config.environment.random());
                 tracing::error!(session = %self.shared.id, call = %call, correlation, text, "a tool failed unexpectedly");
                 machine::Outcome::Broken { correlation }
             }
@@ -381,9 +394,14 @@ impl Task {
     }
 
     fn ended(&mut self, sandbox: SandboxId, proof: Result<(), EndUnproven>) {
+        let is_last = self.ending.get_mut(&sandbox).is_none_or(|n| {
+            *n -= 1;
+            *n == 0
+        });
         match proof {
             Ok(()) => {
                 self.handles.remove(&sandbox);
+                self.ending.remove(&sandbox);
                 self.input(|machine, ctx| machine.end_proven(ctx, sandbox));
             }
             Err(EndUnproven { message }) => {
@@ -392,12 +410,16 @@ impl Task {
                 for reply in self.closing.drain(..) {
                     let _ = reply.send(Err(Error::CleanupUnproven { session, message: message.clone() }));
                 }
-                self.end_sandbox(sandbox, EndReason::Released, SWEEP_WAIT);
+                // One goes on for as long as it takes, however often a close is repeated.
+                if is_last {
+                    self.end_sandbox(sandbox, EndReason::Released, SWEEP_WAIT);
+                }
             }
         }
     }
 
     fn end_sandbox(&mut self, sandbox: SandboxId, reason: EndReason, within: Duration) {
+        *self.ending.entry(sandbox).or_default() += 1;
         match self.handles.get(&sandbox).cloned() {
             Some(handle) => {
                 self.ends.spawn(async move { (sandbox, handle.end(reason, within).await) });
@@ -422,9 +444,12 @@ impl Task {
 
     /// Sees to what the machine's last inputs left to do.
     fn settle(&mut self, done: Option<DoneRequest>, mut effects: Vec<Effect>) {
-        if self.machine.sandbox_ready() != *self.ready.borrow() {
-            self.ready.send_replace(self.machine.sandbox_ready());
-        }
+        let readiness = match self.machine.sandbox_id() {
+            Some(_) if self.machine.sandbox_ready() => Readiness::Ready,
+            Some(_) => Readiness::Awaited,
+            None => Readiness::Gone,
+        };
+        self.ready.send_if_modified(|known| std::mem::replace(known, readiness) != readiness);
         let step = self.machine.take_step();
         let commits = step.commits() || done.is_some();
         for event in &step.events {
@@ -438,6 +463,8 @@ impl Task {
             step.committed.into_iter().filter_map(|action| self.effect(action)).collect();
         waiting.append(&mut effects);
         if self.machine.is_closed() {
+            // A sandbox that is being got for nobody ends by itself.
+            self.claims = JoinSet::new();
             let record = self.machine.record().clone();
             waiting.extend(self.closing.drain(..).map(|reply| replying(reply, record.clone())));
         }
@@ -595,14 +622,28 @@ impl Task {
         }
     }
 
+    /// Another owner has the session. What this one still has of it ends.
+    async fn abandon(&mut self) {
+        let within = self.machine.record().limits.cleanup();
+        let ends = self.handles.values().map(|handle| handle.end(EndReason::ServiceStopped, within));
+        for unproven in futures::future::join_all(ends).await.into_iter().filter_map(Result::err) {
+            tracing::warn!(session = %self.shared.id, %unproven, "the end of a sandbox is not proven");
+        }
+    }
+
+    fn until(&self, at: Timestamp) -> tokio::time::Instant {
+        tokio::time::Instant::now() + at.since(self.inner.config.environment.now()) + Duration::from_millis(1)
+    }
+
     async fn finish(self) {
-        let Self { inner, shared, committer, mut committing, claims, calls, link, .. } = self;
-        drop((link, claims));
+        let Self { inner, shared, committer, mut committing, claims, calls, link, commands, .. } = self;
+        drop((link, claims, commands));
         drop(committer);
         while committing.join_next().await.is_some() {}
         calls.local_calls_ended().await;
         inner.metrics.sessions.dec();
         inner.forget(&shared);
+        shared.tail.end();
     }
 }
 
@@ -618,10 +659,6 @@ async fn sleep(until: Option<tokio::time::Instant>) {
         Some(at) => tokio::time::sleep_until(at).await,
         None => std::future::pending().await,
     }
-}
-
-fn until(at: Timestamp) -> tokio::time::Instant {
-    tokio::time::Instant::now() + at.since(now()) + Duration::from_millis(1)
 }
 
 /// A task of ours never panics and is never aborted while it is awaited; if one did panic, the
@@ -644,16 +681,6 @@ fn program_span(parent: &tracing::Span, shared: &Shared, program: ProgramNumber)
         parent: parent, "program",
         tenant = %shared.tenant, session = %shared.id, program = program.0, state = tracing::field::Empty,
     )
-}
-
-/// The wall clock.
-pub(crate) fn now() -> Timestamp {
-    Timestamp::from_system(std::time::SystemTime::now())
-}
-
-/// Random bytes for ids.
-pub(crate) fn random_bytes() -> [u8; 10] {
-    rand::random()
 }
 
 fn hex(bytes: &[u8]) -> String {
