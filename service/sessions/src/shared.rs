@@ -1,5 +1,6 @@
 //! What a session's task shares with its callers.
 
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use seance_core::event::Event;
@@ -97,6 +98,9 @@ pub(crate) struct Shared {
     pub(crate) record: watch::Sender<Arc<SessionRecord>>,
     /// The newest observation that callers were given; the record follows with its commit.
     observed: Mutex<Option<(ProgramNumber, EventSeq)>>,
+    /// The newest program of which a caller was told how it ended. The end of a program that an
+    /// earlier start of the service ran is news.
+    told: AtomicU64,
     control: Arc<Semaphore>,
 }
 
@@ -109,6 +113,7 @@ impl Shared {
             tail: Arc::new(Tail::new(record.last_seq)),
             record: watch::Sender::new(Arc::new(record.clone())),
             observed: Mutex::new(record.observed),
+            told: AtomicU64::new(record.active_program.map_or(record.last_program, |active| active.0 - 1)),
             control: Arc::new(Semaphore::new(1)),
         }
     }
