@@ -252,7 +252,10 @@ async fn the_wall_limit_ends_a_program_that_nobody_observes() {
     let ended = world.until_ended(session, 1).await;
     assert!(began.elapsed() < ms(2_000), "{:?}", began.elapsed());
     assert_eq!(ended.state, ProgramState::Error);
-    let seen = world.wait_at(session, Some(1), None, 0).await.unwrap();
+    // It is news once, and stays readable by number.
+    let seen = world.wait(session).await.unwrap();
+    assert_eq!(world.wait(session).await.unwrap_err().reason(), reasons::NO_ACTIVE_PROGRAM);
+    assert_eq!(world.wait_at(session, Some(1), None, 0).await.unwrap().observation, seen.observation);
     let error = seen.observation.program.error.unwrap();
     assert_eq!(error.code, reasons::WALL_LIMIT);
     assert!(error.message.contains("timed out"), "{}", error.message);
