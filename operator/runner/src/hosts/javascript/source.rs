@@ -119,7 +119,8 @@ impl<'a> Frame<'a> {
             edits.extend(self.around(*argument, format!("{}({index},", self.waiting)));
         }
         if let Some(last) = last_expression(statements) {
-            edits.extend(self.around(last, "return (".to_owned()));
+            // The engine notes a place for a statement that is an expression, but not for `return`.
+            edits.extend(self.around(last, "0;return (".to_owned()));
         }
         for declaration in &found.enums {
             edits.push(self.replace_enum(declaration)?);
