@@ -21,8 +21,6 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         .encode_file_descriptor_set();
     std::fs::write(Path::new(&out).join("public_descriptor.bin"), public)?;
     let all = protox::compile(PUBLIC.iter().chain(PRIVATE), ["."])?;
-    tonic_prost_build::configure()
-        .bytes(".seance")
-        .compile_fds(all)?;
+    tonic_prost_build::configure().bytes(".seance").compile_fds(all)?;
     Ok(())
 }

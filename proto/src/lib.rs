@@ -11,8 +11,7 @@ pub mod v1alpha1 {
     tonic::include_proto!("seance.v1alpha1");
 
     /// The public API's descriptors with comments, for server reflection.
-    pub const FILE_DESCRIPTOR_SET: &[u8] =
-        include_bytes!(concat!(env!("OUT_DIR"), "/public_descriptor.bin"));
+    pub const FILE_DESCRIPTOR_SET: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/public_descriptor.bin"));
 }
 
 /// The link between a runner and the service.

@@ -46,10 +46,7 @@ pub const FIGURES: &[Group] = &[
         ],
         measure: |w, f, e| Box::pin(calls_per_second(w, f, e)),
     },
-    Group {
-        names: &["output_throughput", "output_memory"],
-        measure: |w, f, e| Box::pin(output(w, f, e)),
-    },
+    Group { names: &["output_throughput", "output_memory"], measure: |w, f, e| Box::pin(output(w, f, e)) },
     Group { names: &["resident_runner"], measure: |w, f, e| Box::pin(resident_runner(w, f, e)) },
     Group {
         names: &["resident_service_idle_session"],
@@ -173,7 +170,13 @@ async fn tool_call(world: &World, floors: &Floors, effort: Effort) -> Result<Vec
         world.run(&session, &loop_of(effort.samples(5_000)), |_| {}).await?;
         drop(attachment);
         world.close(&session).await?;
-        figures.push(Figure { name, unit: "ms", samples: clock.intervals(), floor_p50: Some(floor_p50), floor });
+        figures.push(Figure {
+            name,
+            unit: "ms",
+            samples: clock.intervals(),
+            floor_p50: Some(floor_p50),
+            floor,
+        });
     }
     figures.push(tool_call_grpc(world, floors, effort).await?);
     Ok(figures)
@@ -238,7 +241,8 @@ async fn output(world: &World, _floors: &Floors, effort: Effort) -> Result<Vec<F
     let bytes = effort.samples(200) as u64 * 1024 * 1024 / 10;
     let session = world.open_with(&[], HashMap::from([("output_bytes".to_owned(), 1 << 30)]), None).await?;
     let piece = 64 * 1024;
-    let source = format!("const s = 'x'.repeat({piece}); for (let n = 0; n < {}; n++) text(s);", bytes / piece);
+    let source =
+        format!("const s = 'x'.repeat({piece}); for (let n = 0; n < {}; n++) text(s);", bytes / piece);
     let before = process::resident_bytes(std::process::id())?;
     let mut peak = before;
     let mut seen = 0_u64;
@@ -308,7 +312,10 @@ async fn stored_session(
     let open = world.open(&[]).await?;
     let template = world.service.sessions().get(tenant, open.parse()?).await?;
     world.close(&open).await?;
-    let id = SessionId::mint(template.created_at, *uuid::Uuid::new_v4().as_bytes().first_chunk().expect("16 bytes"));
+    let id = SessionId::mint(
+        template.created_at,
+        *uuid::Uuid::new_v4().as_bytes().first_chunk().expect("16 bytes"),
+    );
     let record = seance_core::session::SessionRecord {
         id,
         sandbox: None,
@@ -373,7 +380,9 @@ async fn resident_session(world: &World, _floors: &Floors, effort: Effort) -> Re
 /// Waits until no session has a sandbox.
 async fn until_idle(world: &World) {
     let deadline = Instant::now() + Duration::from_secs(20);
-    while world.backend.sandboxes().iter().any(|sandbox| sandbox.state == SandboxState::Claimed) && Instant::now() < deadline {
+    while world.backend.sandboxes().iter().any(|sandbox| sandbox.state == SandboxState::Claimed)
+        && Instant::now() < deadline
+    {
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
 }
