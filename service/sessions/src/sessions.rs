@@ -1,5 +1,10 @@
 //! All sessions of this service: opening, finding, observing and ending them.
 
+mod answers;
+mod found;
+mod reading;
+mod recover;
+
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -21,6 +26,8 @@ use seance_core::store::{Append, BlobInfo, SessionFilter, SessionStore};
 use seance_core::time::Timestamp;
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio_util::task::TaskTracker;
+
+use found::{Found, over};
 
 use crate::environment::{Environment, SystemEnvironment};
 use crate::error::Error;
@@ -128,54 +135,6 @@ impl Sessions {
         let sessions = Self { inner };
         sessions.recover().await?;
         Ok(sessions)
-    }
-
-    async fn recover(&self) -> Result<(), Error> {
-        for record in self.inner.store.unfinished().await? {
-            let record = self.inner.store.take_over(record.id, self.inner.now()).await?;
-            let log = match record.active_program {
-                Some(number) => self.events_of(&record, number).await?,
-                None => Vec::new(),
-            };
-            let catalog = self.kept_catalog(&record).await;
-            if record.active_program.is_some() {
-                self.inner.metrics.programs_active.inc();
-            }
-            let mut random = || self.inner.config.environment.random();
-            let mut ctx = Context { now: self.inner.now(), random: &mut random };
-            tracing::info!(session = %record.id, tenant = %record.tenant, "session taken over");
-            let machine = Machine::recover(record.clone(), &log, &mut ctx);
-            self.spawn(&record, machine, None, catalog, Vec::new());
-        }
-        Ok(())
-    }
-
-    /// The session's own catalog. One that can't be had any more is asked for again, and refused
-    /// then, by the first program that needs it.
-    async fn kept_catalog(&self, record: &SessionRecord) -> Option<Arc<Prepared>> {
-        let source = CatalogSource::Digest(record.catalog.clone()?);
-        let prepared = self.inner.preparer.prepare(&record.tenant, &record.engine, &source).await;
-        prepared.inspect_err(|error| tracing::error!(session = %record.id, %error, "no catalog")).ok()
-    }
-
-    async fn events_of(
-        &self,
-        record: &SessionRecord,
-        number: ProgramNumber,
-    ) -> Result<Vec<seance_core::event::Event>, Error> {
-        let program = self.inner.store.program(record.id, number).await?;
-        let first = program.map_or(EventSeq::FIRST, |program| program.first_seq);
-        let mut reader = Reader::new(record.id, first, None, self.inner.store.clone());
-        let mut log = Vec::new();
-        loop {
-            let events = reader.read().await?;
-            if events.is_empty() {
-                return Ok(log);
-            }
-            // Output is not looked at again, and may be large.
-            let kept = events.iter().filter(|event| !matches!(event.kind, EventKind::Output { .. }));
-            log.extend(kept.map(|event| (**event).clone()));
-        }
     }
 
     fn spawn(
@@ -494,182 +453,6 @@ impl Sessions {
         }
     }
 
-    /// One session.
-    pub async fn get(&self, tenant: &TenantId, session: SessionId) -> Result<SessionRecord, Error> {
-        Ok((*self.find(tenant, session).await?.record()).clone())
-    }
-
-    /// Sessions of a tenant, newest first.
-    pub async fn list(&self, tenant: &TenantId, filter: SessionFilter) -> Result<Vec<SessionRecord>, Error> {
-        Ok(self.inner.store.sessions(tenant, filter).await?)
-    }
-
-    /// A program.
-    pub async fn program(
-        &self,
-        tenant: &TenantId,
-        session: SessionId,
-        number: ProgramNumber,
-    ) -> Result<ProgramRecord, Error> {
-        let found = self.find(tenant, session).await?;
-        if let Found::Live(shared) = &found {
-            let snapshot = shared.ask(|reply| Command::Snapshot { program: number, reply }).await;
-            if let Ok(Some(snapshot)) = snapshot {
-                return Ok(snapshot.program);
-            }
-        }
-        self.program_record(session, number).await
-    }
-
-    /// Follows a session's events from a number on; `until_now` ends at the last one there is.
-    pub async fn follow(
-        &self,
-        tenant: &TenantId,
-        session: SessionId,
-        from: EventSeq,
-        until_now: bool,
-    ) -> Result<Follower, Error> {
-        let found = self.find(tenant, session).await?;
-        let last = found.last();
-        let tail = match &found {
-            Found::Live(shared) => Some(shared.tail.clone()),
-            Found::Kept(_) => None,
-        };
-        let reader = Reader::new(session, from, tail, self.inner.store.clone());
-        Ok(Follower { reader, until: until_now.then_some(last), buffer: VecDeque::new() })
-    }
-
-    /// A blob's facts.
-    pub async fn blob_info(
-        &self,
-        tenant: &TenantId,
-        session: SessionId,
-        id: BlobId,
-    ) -> Result<BlobInfo, Error> {
-        self.find(tenant, session).await?;
-        self.inner.store.blob_info(session, id).await?.ok_or_else(|| {
-            Error::invalid(reasons::BLOB_NOT_FOUND, "blob_id", format!("session {session} has no blob {id}"))
-        })
-    }
-
-    /// Bytes of a blob of which [`Sessions::blob_info`] was asked before.
-    pub async fn blob(
-        &self,
-        session: SessionId,
-        id: BlobId,
-        offset: u64,
-        n_max: usize,
-    ) -> Result<Bytes, Error> {
-        Ok(self.inner.store.blob(session, id, offset, n_max).await?)
-    }
-
-    /// Keeps a catalog.
-    pub async fn put_catalog(
-        &self,
-        tenant: &TenantId,
-        catalog: &Catalog,
-        idempotency: Option<&Idempotency>,
-    ) -> Result<CatalogDigest, Error> {
-        match self.once(tenant, "PutCatalog", idempotency).await? {
-            Once::Before(done) => {
-                done.outcome.parse().map_err(|_| internal("an idempotency record names no catalog"))
-            }
-            Once::First(once) => {
-                let done = once.done(catalog.digest().to_string());
-                self.inner.preparer.put(tenant, catalog, done).await
-            }
-        }
-    }
-
-    /// A catalog, found or as it is.
-    pub async fn catalog(&self, tenant: &TenantId, source: &CatalogSource) -> Result<Catalog, Error> {
-        match source {
-            CatalogSource::Inline(catalog) => Ok(catalog.clone()),
-            CatalogSource::Digest(digest) => self.inner.preparer.find(tenant, digest).await,
-        }
-    }
-
-    /// Answers a pending call. Returns when the answer is recorded.
-    pub async fn answer(
-        &self,
-        tenant: &TenantId,
-        session: SessionId,
-        call: CallId,
-        result: ToolResult,
-        idempotency: Option<&Idempotency>,
-    ) -> Result<(), Error> {
-        let Once::First(once) = self.once(tenant, "Answer", idempotency).await? else { return Ok(()) };
-        let shared = match self.find(tenant, session).await? {
-            Found::Live(shared) => shared,
-            Found::Kept(record) if record.state == SessionState::Closed => return Err(not_pending(call)),
-            Found::Kept(_) => return Err(Error::Stopping),
-        };
-        let mut reader = Reader::new(
-            session,
-            shared.tail.last().next(),
-            Some(shared.tail.clone()),
-            self.inner.store.clone(),
-        );
-        self.inner.providers.answer(session, call, result).map_err(|error| match error {
-            AnswerError::NotFound => self.why_no_call(&shared, call),
-            AnswerError::NotPending => not_pending(call),
-            AnswerError::Served => {
-                let message = format!("a provider has call {call} and will answer it");
-                Error::invalid(reasons::CALL_NOT_PENDING, "call_id", message)
-            }
-        })?;
-        // It may have ended before, and the broker not been told yet: then no end is to come.
-        let program = call.program;
-        let snapshot = match shared.ask(|reply| Command::Snapshot { program, reply }).await {
-            Err(Error::Stopping) => return Err(self.why_over(tenant, session).await),
-            snapshot => snapshot?,
-        };
-        let pending = snapshot.is_some_and(|at| at.pending.iter().any(|pending| pending.id == call));
-        let state = loop {
-            let events = reader.read().await?;
-            if let Some(state) = events.iter().find_map(|event| end_of(call, &event.kind)) {
-                break state;
-            }
-            if events.is_empty() && !pending {
-                return Err(not_pending(call));
-            }
-            if events.is_empty() && !reader.wait().await {
-                return Err(Error::Stopping);
-            }
-        };
-        match state {
-            CallState::Finished | CallState::Failed => {
-                self.remember_done(tenant, &shared, once.done(String::new())).await;
-                Ok(())
-            }
-            // Its program ended first.
-            _ => Err(not_pending(call)),
-        }
-    }
-
-    fn why_no_call(&self, shared: &Shared, call: CallId) -> Error {
-        let record = shared.record.borrow();
-        if call.session == shared.id
-            && call.program.0 <= record.last_program
-            && Some(call.program) != record.active_program
-        {
-            return not_pending(call);
-        }
-        Error::invalid(
-            reasons::CALL_NOT_FOUND,
-            "call_id",
-            format!("session {} has no call {call}", shared.id),
-        )
-    }
-
-    /// Whether a tenant has a session, for providers that attach.
-    pub async fn check_session(&self, tenant: &TenantId, session: SessionId) -> Result<(), Error> {
-        match self.find(tenant, session).await? {
-            Found::Live(_) => Ok(()),
-            Found::Kept(record) => Err(over(&record)),
-        }
-    }
-
     /// The providers of all sessions.
     pub fn providers(&self) -> &Providers {
         &self.inner.providers
@@ -704,47 +487,6 @@ impl Sessions {
         self.inner.backend.shutdown(within).await;
         self.inner.store.close().await;
     }
-
-    async fn control(
-        &self,
-        tenant: &TenantId,
-        session: SessionId,
-    ) -> Result<(ControlGuard, Arc<Shared>), Error> {
-        match self.find(tenant, session).await? {
-            Found::Live(shared) => Ok((shared.control()?, shared)),
-            Found::Kept(record) => Err(over(&record)),
-        }
-    }
-
-    /// Why a session's task did not take a request any more.
-    async fn why_over(&self, tenant: &TenantId, session: SessionId) -> Error {
-        match self.inner.store.session(tenant, session).await {
-            Ok(Some(record)) => over(&record),
-            Ok(None) | Err(_) => Error::Stopping,
-        }
-    }
-
-    async fn find(&self, tenant: &TenantId, session: SessionId) -> Result<Found, Error> {
-        let live = self.inner.lock().sessions.get(&session).cloned();
-        if let Some(shared) = live {
-            return if shared.tenant == *tenant {
-                Ok(Found::Live(shared))
-            } else {
-                Err(Error::NoSession { session })
-            };
-        }
-        let record = self.inner.store.session(tenant, session).await?.ok_or(Error::NoSession { session })?;
-        Ok(Found::Kept(Arc::new(record)))
-    }
-
-    async fn program_record(
-        &self,
-        session: SessionId,
-        number: ProgramNumber,
-    ) -> Result<ProgramRecord, Error> {
-        let found = self.inner.store.program(session, number).await?;
-        found.ok_or(Error::Refused(Refusal::NoSuchProgram { program: number }))
-    }
 }
 
 /// Why a caller stops a program.
@@ -765,45 +507,6 @@ impl StopReason {
     }
 }
 
-/// A session that was found.
-enum Found {
-    Live(Arc<Shared>),
-    Kept(Arc<SessionRecord>),
-}
-
-impl Found {
-    fn record(&self) -> Arc<SessionRecord> {
-        match self {
-            Found::Live(shared) => shared.record.borrow().clone(),
-            Found::Kept(record) => record.clone(),
-        }
-    }
-
-    fn news(&self) -> Option<ProgramNumber> {
-        match self {
-            Found::Live(shared) => shared.news(),
-            Found::Kept(_) => None,
-        }
-    }
-
-    fn last(&self) -> EventSeq {
-        match self {
-            Found::Live(shared) => shared.tail.last(),
-            Found::Kept(record) => record.last_seq,
-        }
-    }
-
-    fn control(&self) -> Result<ControlGuard, Error> {
-        match self {
-            Found::Live(shared) => shared.control(),
-            // Nobody steers a session that is over; everybody may read it.
-            Found::Kept(_) => Ok(Arc::new(tokio::sync::Semaphore::new(1))
-                .try_acquire_owned()
-                .expect("a new semaphore has its permit")),
-        }
-    }
-}
-
 impl Inner {
     pub(crate) fn lock(&self) -> std::sync::MutexGuard<'_, Live> {
         self.live.lock().unwrap_or_else(PoisonError::into_inner)
@@ -818,32 +521,10 @@ impl Inner {
     }
 }
 
-/// What a session that has no task here is told as. One that isn't closed has another owner, or the
-/// service is stopping.
-fn over(record: &SessionRecord) -> Error {
-    let session = record.id;
-    match record.state {
-        SessionState::Closed if record.reason == reasons::SESSION_TTL => Refusal::Expired { session }.into(),
-        SessionState::Closed => Refusal::Closed { session }.into(),
-        SessionState::Open | SessionState::Closing => Error::Stopping,
-    }
-}
-
 async fn leave(shared: &Shared) {
     let (reply, left) = oneshot::channel();
     if shared.commands.send(Command::Leave { reply }).await.is_ok() {
         drop(left.await);
-    }
-}
-
-fn not_pending(call: CallId) -> Error {
-    Error::invalid(reasons::CALL_NOT_PENDING, "call_id", format!("call {call} has ended"))
-}
-
-fn end_of(call: CallId, kind: &EventKind) -> Option<CallState> {
-    match kind {
-        EventKind::CallEnded { record, .. } if record.id == call => Some(record.state),
-        _ => None,
     }
 }
 

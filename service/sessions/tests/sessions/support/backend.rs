@@ -1,4 +1,5 @@
 //! A sandbox backend whose runners follow scripts and whose claims and ends go as a test says.
+//! What it waits passes on the paused clock of its tests (`start_paused`).
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex};

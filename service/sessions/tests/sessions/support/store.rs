@@ -1,4 +1,5 @@
 //! The memory store, with writes that fail, wait or lie when a test says so.
+//! What it waits passes on the paused clock of its tests (`start_paused`).
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;

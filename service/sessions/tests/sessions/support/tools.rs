@@ -1,4 +1,5 @@
 //! The tools that programs of tests call, and who answers them.
+//! What it waits passes on the paused clock of its tests (`start_paused`).
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
