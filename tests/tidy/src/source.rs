@@ -32,6 +32,12 @@ pub fn check(files: &Files, tests: &BTreeSet<String>) -> Vec<Finding> {
     let compile = |pattern: &str| Regex::new(pattern).expect("a constant");
     let never: Vec<_> = NEVER.iter().map(|(pattern, remedy)| (compile(pattern), *remedy)).collect();
     let (dead, sleeps, own_clock) = (compile(DEAD), compile(SLEEPS), compile(OWN_CLOCK));
+    let pauses = |source: &str| own_clock.is_match(&Parts::of(source).code);
+    let targets_with_own_clock: BTreeSet<&str> = files
+        .iter()
+        .filter(|(path, source)| path.ends_with(".rs") && source.as_deref().is_some_and(pauses))
+        .filter_map(|(path, _)| test_target(path))
+        .collect();
     let mut findings = Vec::new();
     for (path, source) in files.iter().filter(|(path, _)| path.ends_with(".rs")) {
         let parts = Parts::of(source.as_deref().unwrap_or_default());
@@ -45,7 +51,9 @@ pub fn check(files: &Files, tests: &BTreeSet<String>) -> Vec<Finding> {
             let message = "dead code is removed, not allowed";
             findings.push(Finding::at(path, parts.line(found.start()), message));
         }
-        if own_clock.is_match(&parts.code) || STARTED_BY_TESTS.iter().any(|part| path.contains(part)) {
+        let has_own_clock = own_clock.is_match(&parts.code)
+            || test_target(path).is_some_and(|target| targets_with_own_clock.contains(target));
+        if has_own_clock || STARTED_BY_TESTS.iter().any(|part| path.contains(part)) {
             continue;
         }
         let ranges = parts.test_ranges();
@@ -60,6 +68,13 @@ pub fn check(files: &Files, tests: &BTreeSet<String>) -> Vec<Finding> {
         }
     }
     findings
+}
+
+/// The folder of a test target of several files, whose clock they share.
+fn test_target(path: &str) -> Option<&str> {
+    let start = path.find("/tests/")? + "/tests/".len();
+    let end = start + path[start..].find('/')?;
+    Some(&path[..end])
 }
 
 /// Whether a loop opens just before an offset.
@@ -106,5 +121,17 @@ mod tests {
     fn sleeping_on_a_clock_of_ones_own_is_fine() {
         let source = "#[tokio::test(start_paused = true)]\nasync fn a() { tokio::time::sleep(b).await }";
         assert_eq!(lines(source, &["a.rs"]), Vec::<usize>::new());
+    }
+
+    #[test]
+    fn the_files_of_a_test_target_share_its_clock() {
+        let sleeps = "async fn a() { tokio::time::sleep(b).await }";
+        let files = |other: &str| {
+            let files = sample(&[("c/tests/t/main.rs", other), ("c/tests/t/support.rs", sleeps)]);
+            let tests = ["c/tests/t/main.rs", "c/tests/t/support.rs"].map(str::to_owned).into();
+            check(&files, &tests).len()
+        };
+        assert_eq!(files("#[tokio::test(start_paused = true)]\nasync fn a() {}"), 0);
+        assert_eq!(files("#[tokio::test]\nasync fn a() {}"), 1);
     }
 }
