@@ -67,7 +67,7 @@ impl Decoder {
     }
 
     /// The next whole frame as a message.
-    pub fn next<M: Message + Default>(&mut self) -> Result<Option<M>, Error> {
+    pub fn next_message<M: Message + Default>(&mut self) -> Result<Option<M>, Error> {
         let Some(body) = self.next_body()? else { return Ok(None) };
         M::decode(body).map(Some).map_err(|error| Error::Malformed { detail: error.to_string() })
     }
@@ -110,10 +110,10 @@ mod tests {
                 let mut decoder = Decoder::new(FRAME_BYTES_MAX);
                 decoder.extend(&frame[..split]);
                 if split < frame.len() {
-                    assert_eq!(decoder.next::<Text>().unwrap(), None);
+                    assert_eq!(decoder.next_message::<Text>().unwrap(), None);
                 }
                 decoder.extend(&frame[split..]);
-                assert_eq!(decoder.next::<Text>().unwrap(), Some(sent.clone()));
+                assert_eq!(decoder.next_message::<Text>().unwrap(), Some(sent.clone()));
                 decoder.finish().unwrap();
             }
         }
@@ -146,6 +146,6 @@ mod tests {
     fn a_malformed_body_is_an_error() {
         let mut decoder = Decoder::new(100);
         decoder.extend(&[0, 0, 0, 2, 0x0a, 0x7f]);
-        assert!(matches!(decoder.next::<Text>(), Err(Error::Malformed { .. })));
+        assert!(matches!(decoder.next_message::<Text>(), Err(Error::Malformed { .. })));
     }
 }

@@ -7,6 +7,7 @@ pub mod codec;
 pub use prost;
 
 /// The public API.
+#[allow(clippy::large_enum_variant, reason = "generated; messages live briefly and one by one")]
 pub mod v1alpha1 {
     tonic::include_proto!("seance.v1alpha1");
 
@@ -17,6 +18,7 @@ pub mod v1alpha1 {
 /// The link between a runner and the service.
 pub mod link {
     /// Version 1 of the link, still alpha.
+    #[allow(clippy::large_enum_variant, reason = "generated; messages live briefly and one by one")]
     pub mod v1alpha1 {
         tonic::include_proto!("seance.link.v1alpha1");
     }
@@ -25,6 +27,7 @@ pub mod link {
 /// Frames between a runner and a host.
 pub mod host {
     /// Version 1 of the host frames, still alpha.
+    #[allow(clippy::large_enum_variant, reason = "generated; messages live briefly and one by one")]
     pub mod v1alpha1 {
         tonic::include_proto!("seance.host.v1alpha1");
     }

@@ -103,7 +103,7 @@ impl Host {
     fn next(&mut self) -> anyhow::Result<from_host::Frame> {
         let mut buffer = [0; 4096];
         loop {
-            if let Some(message) = self.decoder.next::<FromHost>()? {
+            if let Some(message) = self.decoder.next_message::<FromHost>()? {
                 return message.frame.ok_or_else(|| anyhow::anyhow!("unknown frame"));
             }
             let n = self.socket.read(&mut buffer)?;

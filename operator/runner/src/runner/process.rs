@@ -145,7 +145,7 @@ impl HostProcess {
     pub async fn next_event(&mut self, is_held: bool) -> Event {
         loop {
             if !is_held || self.ended.is_some() {
-                match self.decoder.next::<FromHost>() {
+                match self.decoder.next_message::<FromHost>() {
                     Ok(Some(FromHost { frame: Some(frame) })) => return Event::Frame(frame),
                     Ok(Some(FromHost { frame: None })) => {
                         return self.violation("a frame of an unknown kind".to_owned());

@@ -238,7 +238,7 @@ impl Host {
     pub fn receive(&mut self, timeout: Duration) -> Option<from_host::Frame> {
         let mut buffer = vec![0; 64 * 1024];
         loop {
-            if let Some(message) = self.decoder.next::<FromHost>().unwrap() {
+            if let Some(message) = self.decoder.next_message::<FromHost>().unwrap() {
                 return Some(message.frame.expect("a known frame"));
             }
             self.socket.set_read_timeout(Some(timeout)).unwrap();

@@ -115,7 +115,7 @@ mod tests {
     #[test]
     fn lists_that_would_grow_when_decoded_are_refused() {
         let removed = vec![String::new(); 1_000_000];
-        let error = check(&ended(Ended { removed, ..Ended::default() })).unwrap_err();
+        let error = check(&ended(Ended { removed_keys: removed, ..Ended::default() })).unwrap_err();
         assert!(matches!(error, Breach::TooMuch { what: "entries of a report", .. }));
         let unawaited_calls = vec![1; 2_000_000];
         let error = check(&ended(Ended { unawaited_calls, ..Ended::default() })).unwrap_err();

@@ -63,7 +63,7 @@ impl Channel {
     /// The next frame, waiting at most `timeout`; without one, as long as it takes.
     pub fn receive(&mut self, timeout: Option<Duration>) -> Result<Option<to_host::Frame>, Error> {
         loop {
-            if let Some(message) = self.decoder.next::<ToHost>().map_err(Error::Frame)? {
+            if let Some(message) = self.decoder.next_message::<ToHost>().map_err(Error::Frame)? {
                 return message.frame.map(Some).ok_or(Error::Unexpected);
             }
             if !self.wait_readable(timeout)? {
