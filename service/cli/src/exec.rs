@@ -74,7 +74,7 @@ impl Source {
 pub async fn open(client: &Client, program: &Program, source: &Source) -> Result<String> {
     let request = proto::OpenRequest {
         engine: engine_of(&source.language).to_owned(),
-        limits: program.limits.iter().cloned().collect(),
+        limits: limits(program),
         engine_options: program.options.clone(),
         idempotency_key: uuid::Uuid::new_v4().to_string(),
         ..Default::default()

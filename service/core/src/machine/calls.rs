@@ -16,7 +16,7 @@ use crate::reasons;
 use crate::time::Timestamp;
 
 use super::programs::{Phase, StopCause};
-use super::{Action, CancelReason, Context, Delivered, Dispatch, Machine};
+use super::{Action, CancelReason, Context, Dispatch, Machine};
 
 /// How many calls past the budget are recorded one by one; more are only counted, so that a
 /// program that loops on the refusal can't fill the log.
@@ -500,7 +500,7 @@ fn mark_dispatched(open: &mut Open, now: Timestamp) -> Dispatch {
     }
 }
 
-fn deliver(id: CallId, result: Delivered) -> Action {
+fn deliver(id: CallId, result: Result<String, CallError>) -> Action {
     Action::Send(ToRunner::CallResult { program: id.program, call: id.number, result })
 }
 

@@ -18,8 +18,8 @@ use std::time::Duration;
 
 use crate::event::{Event, EventKind};
 use crate::ids::{CallId, CatalogDigest, EventSeq, ProgramNumber, SandboxId};
-use crate::link::{HostEnded, ToRunner};
-use crate::program::{CallError, INLINE_BYTES_MAX, Payload, ProgramRecord};
+use crate::link::ToRunner;
+use crate::program::{INLINE_BYTES_MAX, Payload, ProgramRecord};
 use crate::reasons;
 use crate::sandbox::EndReason;
 use crate::session::{SessionRecord, SessionState};
@@ -360,9 +360,3 @@ impl Machine {
         id
     }
 }
-
-/// A result to deliver to the program, or nothing when the program gave up on it.
-type Delivered = Result<String, CallError>;
-
-/// Which of two reports of an end counts: the machine's own cause or the host's.
-type Ended = Box<HostEnded>;

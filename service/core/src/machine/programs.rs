@@ -7,7 +7,7 @@ use bytes::Bytes;
 use crate::event::{Event, EventKind, OutputSource};
 use crate::ids::{CatalogDigest, EventSeq, ProgramNumber};
 use crate::limits::Limits;
-use crate::link::{HostEnd, HostReport, RunProgram, ToRunner};
+use crate::link::{HostEnd, HostEnded, HostReport, RunProgram, ToRunner};
 use crate::program::{
     CallState, ProgramError, ProgramRecord, ProgramState, Usage, ValueCut, ValueRecord, Warning,
 };
@@ -20,8 +20,8 @@ use crate::value::{self, Bounds, JsonText};
 
 use super::calls::Calls;
 use super::endings::{Ending, clean_error, clean_warnings, no_value, unreported};
-use super::sandboxes::{NO_SANDBOX, Sandbox};
-use super::{Action, CancelReason, Context, Ended, Machine, RUNNER_ANSWER_TIMEOUT, Refusal, Stopping};
+use super::sandboxes::Sandbox;
+use super::{Action, CancelReason, Context, Machine, RUNNER_ANSWER_TIMEOUT, Refusal, Stopping};
 
 /// The longest class, code or key that is kept, in bytes.
 pub(super) const NAME_BYTES_MAX: usize = 256;
@@ -257,7 +257,7 @@ impl Machine {
         }
     }
 
-    pub(super) fn program_ended(&mut self, ctx: &mut Context<'_>, ended: Ended) {
+    pub(super) fn program_ended(&mut self, ctx: &mut Context<'_>, ended: Box<HostEnded>) {
         let Some(active) = self.active.as_mut().filter(|active| active.record.number == ended.program) else {
             return;
         };
@@ -377,7 +377,7 @@ impl Machine {
 
     pub(super) fn program_without_sandbox(&mut self, ctx: &mut Context<'_>, message: &str) {
         if self.active.is_some() {
-            self.end_program(ctx, Ending::not_started(NO_SANDBOX, message), Measured::default());
+            self.end_program(ctx, Ending::not_started(reasons::NO_SANDBOX, message), Measured::default());
         }
     }
 
@@ -388,7 +388,7 @@ impl Machine {
             (_, detail) => format!("{}: {detail}", end.reason.name()),
         };
         let ending = match &active.phase {
-            Phase::Queued => Ending::not_started(NO_SANDBOX, what),
+            Phase::Queued => Ending::not_started(reasons::NO_SANDBOX, what),
             Phase::Starting { .. } | Phase::Running => Ending::lost(end.reason.name(), end.detail.clone()),
             Phase::Stopping { cause, .. } => Ending::of_cause(cause.clone(), &active.run.limits),
         };

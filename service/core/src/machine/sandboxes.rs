@@ -3,7 +3,6 @@
 use crate::event::EventKind;
 use crate::ids::SandboxId;
 use crate::link::{FromRunner, Numbered, ToRunner};
-use crate::reasons;
 use crate::sandbox::{EndReason, SandboxEnd};
 use crate::session::SessionState;
 use crate::time::Timestamp;
@@ -210,6 +209,3 @@ fn version_is_below(found: &str, wanted: &str) -> bool {
     wanted.resize(n, 0);
     found < wanted
 }
-
-/// The reason under which a program that never got a sandbox is recorded.
-pub(super) const NO_SANDBOX: &str = reasons::NO_SANDBOX;

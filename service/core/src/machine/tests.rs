@@ -11,7 +11,7 @@ use crate::event::OutputSource;
 use crate::ids::{Epoch, SessionId, TenantId};
 use crate::limits::Limits;
 use crate::link::{FromRunner, HostEnd, HostReport, Numbered};
-use crate::program::{CallState, ProgramState};
+use crate::program::{CallError, CallState, ProgramState};
 use crate::sandbox::SandboxEnd;
 
 struct World {
