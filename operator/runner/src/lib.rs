@@ -6,10 +6,10 @@
 //! - `runner --link-fd N [--self-exe PATH] [--host-prefix ARGUMENT]...`, the default: takes one
 //!   session over the connected stream socket N and ends when the service says so or the socket
 //!   breaks. Exit status 0 for an ending in order, 1 otherwise with the reason on standard error.
-//! - `host-javascript`: interprets one program over the socket at descriptor 3. Only a runner
-//!   starts it.
+//! - `host-javascript`: the warm parent that forks a host for each program, as asked over the
+//!   socket at descriptor 3. Only a runner starts it.
 //!
-//! A runner starts its hosts as `PATH ARGUMENT... host-javascript`, by default this very program.
+//! A runner starts its warm parent as `PATH ARGUMENT... host-javascript`, by default this very program.
 //! A binary that offers [`main_from_args`] under a command of its own passes that command's words
 //! as prefixes: `--host-prefix runner-internal`.
 

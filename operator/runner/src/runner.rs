@@ -91,8 +91,10 @@ fn prepare_process() -> Result<(), Error> {
 
 async fn first_host(command: Vec<std::ffi::OsString>) -> Result<Spare, Error> {
     let mut spare = Spare::new(command);
-    while let Some(exited) = spare.next_change().await {
-        if spare.is_hopeless() {
+    while spare.version().is_none() {
+        if let Some(exited) = spare.next_change().await
+            && spare.is_hopeless()
+        {
             let seance_proto::link::v1alpha1::HostExited { signal, exit_status, stderr_bytes } = exited;
             return Err(Error::NoHost { exit_status, signal, stderr_bytes });
         }
@@ -114,6 +116,8 @@ struct Runner {
     /// Taken, but no host is ready for it yet.
     queued: Option<Execute>,
     last_program: u64,
+    /// Strays were not looked for, because a host was being forked.
+    has_strays: bool,
 }
 
 /// Whether the runner goes on.
@@ -136,6 +140,7 @@ impl Runner {
             active: None,
             queued: None,
             last_program: 0,
+            has_strays: false,
         }
     }
 
@@ -188,6 +193,9 @@ impl Runner {
                         self.outbox.push(attach_request::Frame::HostExited(exited));
                     }
                     self.start_queued();
+                    if self.has_strays {
+                        self.reap_strays(self.active.is_none());
+                    }
                 }
                 () = self.outbox.writable(), if self.outbox.is_waiting() => {}
                 // Whoever orphaned it, it has become ours; between programs nobody may be left.
@@ -322,14 +330,14 @@ impl Runner {
 
     /// Reaps children that are no host of ours; after a program, kills them first. As the first
     /// process of a namespace it kills all there are, which no child can outrun, and warms up again.
-    fn reap_strays(&self, kills: bool) {
-        let hosts: BTreeSet<Pid> = self
-            .spare
-            .process()
-            .map(process::HostProcess::pid)
-            .into_iter()
-            .chain(self.active.as_ref().map(Active::pid))
-            .collect();
+    fn reap_strays(&mut self, kills: bool) {
+        // A host that is being forked looks like a stray until its number is known.
+        self.has_strays = self.spare.is_forking();
+        if self.has_strays {
+            return;
+        }
+        let hosts: BTreeSet<Pid> =
+            self.spare.processes().chain(self.active.as_ref().map(Active::pid)).collect();
         for _ in 0..STRAY_ROUNDS_MAX {
             let mut strays = sample::children();
             strays.retain(|pid| !hosts.contains(pid));

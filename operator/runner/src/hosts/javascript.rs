@@ -1,8 +1,9 @@
 //! The JavaScript and TypeScript host: one process, one interpreter, one program.
 //!
-//! It confines itself and warms the interpreter up before it reads anything, says that it is
-//! ready, and then waits for its program. Its one thread alternates between running the program
-//! and waiting for tool results and timers; nothing else runs in the process.
+//! The warm parent has its interpreter ready. A host forked from it confines itself before it reads
+//! anything, says that it is ready, and then waits for its program. Its one thread alternates
+//! between running the program and waiting for tool results and timers; nothing else runs in the
+//! process.
 //!
 //! What a program may rely on:
 //!
@@ -21,7 +22,6 @@
 
 mod brackets;
 mod calls;
-pub mod channel;
 mod confine;
 mod enums;
 mod erase;
@@ -32,6 +32,7 @@ pub mod json_in;
 pub mod json_out;
 mod positions;
 mod prelude;
+mod random;
 mod raw;
 mod run;
 mod source;
@@ -42,14 +43,16 @@ use std::rc::Rc;
 use rquickjs::{Context, Object, Persistent, Runtime, context::intrinsic};
 use seance_proto::host::v1alpha1::{Ready, Start, from_host, to_host};
 
-use channel::Channel;
+use crate::hosts::channel::{self, Channel};
+use crate::hosts::parent;
 use host::{Host, Store};
 
 /// The interpreter that this host is built on.
 pub const ENGINE_VERSION: &str = "quickjs-ng 0.16.2";
 
-/// Programs and the parser recurse on this stack; only what is used of it is ever real.
-const STACK_BYTES: usize = 128 * 1024 * 1024;
+/// Programs and the parser recurse on the process's stack, which the runner makes this large; only
+/// what is used of it is ever real.
+pub const STACK_BYTES: u64 = 128 * 1024 * 1024;
 /// How much of the stack a program may use before it gets a RangeError.
 const PROGRAM_STACK_BYTES: usize = 8 * 1024 * 1024;
 /// Address space beyond the program's heap: the binary, the stack, frames and copies of values.
@@ -67,16 +70,12 @@ type Intrinsics = (
     intrinsic::WeakRef,
 );
 
-/// Runs a host to its end: confinement, one program, exit. Returns only when it could not start;
-/// the reason is on standard error, of which the runner counts the bytes.
+/// Runs a warm parent, and each host it forks, to their ends. Returns only what could not start or
+/// go on; the reason is on standard error, of which the runner counts the bytes.
 pub fn host_main() -> ExitCode {
-    let host = std::thread::Builder::new().stack_size(STACK_BYTES).spawn(|| match serve() {
+    match serve() {
         Ok(never) => match never {},
         Err(error) => eprintln!("host-javascript: {error:#}"),
-    });
-    if let Ok(host) = host {
-        // A panic has been printed; either way this host is over.
-        let _ = host.join();
     }
     ExitCode::FAILURE
 }
@@ -93,8 +92,7 @@ pub fn confinement() -> Vec<String> {
 enum Never {}
 
 fn serve() -> anyhow::Result<Never> {
-    let mut channel = Channel::inherited();
-    confine::confine()?;
+    confine::make_untraceable()?;
     let runtime = Runtime::new()?;
     runtime.set_max_stack_size(PROGRAM_STACK_BYTES);
     let context = Context::custom::<Intrinsics>(&runtime)?;
@@ -102,8 +100,11 @@ fn serve() -> anyhow::Result<Never> {
         raw::add_big_integers(&ctx);
         prelude::Prelude::load(&ctx)
     })?;
-    // Touches the parser's pages, so that the first program does not wait for them.
+    // Touches the parser's pages, so that no program waits for them.
     let _ = source::compile("const warm: number = await 1; warm", true, "waiting");
+    parent::fork_hosts()?;
+    let mut channel = Channel::inherited();
+    confine::confine()?;
     channel.send(from_host::Frame::Ready(Ready { engine_version: ENGINE_VERSION.to_owned() }))?;
     let Some(to_host::Frame::Start(start)) = channel.receive(None)? else {
         return Err(channel::Error::Unexpected.into());

@@ -22,7 +22,7 @@ const MEMORY_RESERVE_BYTES: u64 = 64 * 1024 * 1024;
 const PENDING_CALLS_MAX: u64 = 65_536;
 /// Answered calls that are told of on a reconnect.
 const ANSWERED_MAX: usize = 16_384;
-/// A host has two threads; more is none of ours.
+/// A host has one thread; more is none of ours.
 const THREADS_MAX: u64 = 8;
 
 /// A running program.
@@ -191,6 +191,7 @@ impl Active {
         }
         match frame {
             from_host::Frame::Ready(_) => self.violation("ready twice"),
+            from_host::Frame::Forked(_) => self.violation("an answer to no request"),
             from_host::Frame::Text(text) => self.output(OutputSource::Text, text.text.into()),
             from_host::Frame::ToolCall(call) => {
                 if call.call != self.last_call + 1 {

@@ -37,7 +37,7 @@ pub enum Dialer {
 impl Config {
     /// Reads `--link-fd N [--self-exe PATH] [--host-prefix ARGUMENT]...`.
     ///
-    /// A host is started as `PATH ARGUMENT... host-javascript`; without a path it is this very
+    /// The warm parent of hosts is started as `PATH ARGUMENT... host-javascript`; without a path it is this very
     /// program. A binary that has the runner under a command of its own gives that as prefixes.
     pub fn from_args(args: impl Iterator<Item = OsString>) -> Result<Self, Error> {
         let mut args = args;

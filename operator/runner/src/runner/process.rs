@@ -1,4 +1,5 @@
-//! A host's process: starting it, its socket and pipes, killing it, learning how it ended.
+//! A host's process, or its warm parent's: starting it, its socket and pipes, killing it, learning
+//! how it ended.
 
 use std::collections::VecDeque;
 use std::ffi::OsString;
@@ -18,11 +19,13 @@ use tokio::io::unix::AsyncFd;
 use tokio::net::UnixStream;
 use tokio::net::unix::pipe::Receiver;
 
-use crate::hosts::javascript::channel::HOST_SOCKET_FD;
+use crate::hosts::channel::HOST_SOCKET_FD;
+use crate::hosts::javascript::STACK_BYTES;
+use crate::hosts::parent;
 
 const READ_BYTES: usize = 64 * 1024;
 
-/// A host that is running, or that has ended and is not forgotten yet.
+/// A host or a warm parent that is running, or that has ended and is not forgotten yet.
 pub struct HostProcess {
     pid: Pid,
     /// Readable when the process has ended.
@@ -60,10 +63,38 @@ pub struct Exit {
     pub peak_memory_bytes: u64,
 }
 
+/// A host that the warm parent was asked for.
+pub struct Requested {
+    socket: std::os::unix::net::UnixStream,
+    stdout: OwnedFd,
+    stderr: OwnedFd,
+}
+
+impl Requested {
+    /// Takes the host over, once the parent has told its number.
+    pub fn adopt(self, pid: Pid) -> io::Result<HostProcess> {
+        HostProcess::adopt(pid, self.socket, Some(self.stdout), Some(self.stderr)).inspect_err(|_| {
+            kill_group(pid);
+            let _ = reap(pid, 0);
+        })
+    }
+}
+
 impl HostProcess {
-    /// Starts a host by `command` and its mode: an empty environment, nothing on standard input,
-    /// its socket at [`HOST_SOCKET_FD`] and no other descriptor, a session of its own, and death
-    /// with the runner.
+    /// Asks this warm parent for a host. Its answer is a [`from_host::Frame::Forked`].
+    pub fn request(&self) -> io::Result<Requested> {
+        let Some(parent) = &self.socket else { return Err(io::ErrorKind::NotConnected.into()) };
+        let (socket, theirs) = std::os::unix::net::UnixStream::pair()?;
+        let (stdout, their_stdout) = nix::unistd::pipe2(nix::fcntl::OFlag::O_CLOEXEC)?;
+        let (stderr, their_stderr) = nix::unistd::pipe2(nix::fcntl::OFlag::O_CLOEXEC)?;
+        let descriptors = [theirs.as_raw_fd(), their_stdout.as_raw_fd(), their_stderr.as_raw_fd()];
+        parent::request(parent.as_raw_fd(), descriptors)?;
+        Ok(Requested { socket, stdout, stderr })
+    }
+
+    /// Executes the warm parent by `command` and its mode: an empty environment, nothing on standard
+    /// input, its socket at [`HOST_SOCKET_FD`] and no other descriptor, a session of its own, and
+    /// death with the runner.
     pub fn spawn(command: &[OsString]) -> io::Result<Self> {
         let (ours, theirs) = std::os::unix::net::UnixStream::pair()?;
         let [program, prefix @ ..] = command else { return Err(io::ErrorKind::InvalidInput.into()) };
@@ -307,6 +338,10 @@ fn is_readable(fd: BorrowedFd<'_>) -> bool {
 fn prepare(socket: RawFd, parent: u32) -> io::Result<()> {
     // SAFETY: plain system calls on numbers, allowed between fork and exec.
     unsafe {
+        let mut stack = std::mem::zeroed::<libc::rlimit>();
+        check(libc::getrlimit(libc::RLIMIT_STACK, &mut stack))?;
+        stack.rlim_cur = STACK_BYTES.min(stack.rlim_max);
+        check(libc::setrlimit(libc::RLIMIT_STACK, &stack))?;
         check(libc::setsid())?;
         check(libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL))?;
         if libc::getppid() as u32 != parent {

@@ -1,10 +1,11 @@
 //! Starts a host, gives it a program, answers its tool calls, and keeps what it said.
 
 use std::io::{Read, Write};
-use std::os::fd::AsRawFd;
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, Stdio};
+use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use seance_proto::codec::{self, Decoder};
@@ -12,6 +13,8 @@ use seance_proto::host::v1alpha1::{
     CallError, CallResult, Ended, FromHost, HostLimits, Start, ToHost, ToolName, call_result, from_host,
     to_host,
 };
+use seance_runner::hosts::javascript::STACK_BYTES;
+use seance_runner::hosts::parent;
 
 const DEADLINE: Duration = Duration::from_secs(30);
 
@@ -166,7 +169,7 @@ impl Run {
                     said.took = started.elapsed();
                     return said;
                 }
-                Some(from_host::Frame::Ready(_)) => panic!("ready twice"),
+                Some(from_host::Frame::Ready(_) | from_host::Frame::Forked(_)) => panic!("not said by hosts"),
             }
         }
     }
@@ -201,9 +204,57 @@ fn answer(tool: &str, arguments: &str, n_counted: &mut u64) -> (Duration, call_r
     }
 }
 
+/// A warm parent, as a runner has one.
+struct Parent {
+    control: UnixStream,
+    _process: Child,
+}
+
+impl Parent {
+    fn start() -> Self {
+        let (control, theirs) = UnixStream::pair().unwrap();
+        let fd = theirs.as_raw_fd();
+        let mut command = Command::new(env!("CARGO_BIN_EXE_seance-runner"));
+        command.arg("host-javascript").env_clear().stdin(Stdio::null());
+        // SAFETY: only makes system calls between fork and exec.
+        unsafe {
+            command.pre_exec(move || {
+                let stack = libc::rlimit { rlim_cur: STACK_BYTES, rlim_max: libc::RLIM_INFINITY };
+                // Duplicating a descriptor onto itself would leave it to be closed.
+                let done = if fd == 3 { libc::fcntl(fd, libc::F_SETFD, 0) } else { libc::dup2(fd, 3) };
+                if done < 0 || libc::setrlimit(libc::RLIMIT_STACK, &stack) < 0 {
+                    return Err(std::io::Error::last_os_error());
+                }
+                Ok(())
+            });
+        }
+        let (started, process) = std::sync::mpsc::channel();
+        // Hosts die with the thread that started their parent, so it must not be a test's.
+        std::thread::spawn(move || {
+            started.send(command.spawn().unwrap()).unwrap();
+            loop {
+                std::thread::park();
+            }
+        });
+        Self { control, _process: process.recv().unwrap() }
+    }
+
+    /// Forks a host with this socket and the tests' own outputs, and gives its number.
+    fn fork(&mut self, socket: OwnedFd) -> i32 {
+        parent::request(self.control.as_raw_fd(), [socket.as_raw_fd(), 1, 2]).unwrap();
+        match next_frame(&mut self.control, &mut Decoder::new(codec::FRAME_BYTES_MAX), DEADLINE) {
+            Some(from_host::Frame::Forked(forked)) if forked.pid > 0 => forked.pid,
+            other => panic!("no host was forked: {other:?}"),
+        }
+    }
+}
+
+/// One for all tests; it ends with their process.
+static PARENT: Mutex<Option<Parent>> = Mutex::new(None);
+
 /// A host's process and socket.
 pub struct Host {
-    pub child: Child,
+    pub pid: i32,
     pub socket: UnixStream,
     decoder: Decoder,
 }
@@ -212,49 +263,49 @@ impl Host {
     /// Starts a host and waits until it is ready.
     pub fn start() -> Self {
         let (ours, theirs) = UnixStream::pair().unwrap();
-        let fd = theirs.as_raw_fd();
-        let mut command = Command::new(env!("CARGO_BIN_EXE_seance-runner"));
-        command.arg("host-javascript").env_clear().stdin(Stdio::null());
-        // SAFETY: only makes a system call between fork and exec.
-        unsafe {
-            command.pre_exec(move || {
-                // Duplicating a descriptor onto itself would leave it to be closed.
-                let done = if fd == 3 { libc::fcntl(fd, libc::F_SETFD, 0) } else { libc::dup2(fd, 3) };
-                if done < 0 { Err(std::io::Error::last_os_error()) } else { Ok(()) }
-            });
-        }
-        let child = command.spawn().unwrap();
-        let mut host = Self { child, socket: ours, decoder: Decoder::new(codec::FRAME_BYTES_MAX) };
+        let mut parent = PARENT.lock().unwrap_or_else(PoisonError::into_inner);
+        let pid = parent.get_or_insert_with(Parent::start).fork(theirs.into());
+        drop(parent);
+        let mut host = Self { pid, socket: ours, decoder: Decoder::new(codec::FRAME_BYTES_MAX) };
         let Some(from_host::Frame::Ready(ready)) = host.receive(DEADLINE) else { panic!("not ready") };
         assert!(ready.engine_version.starts_with("quickjs-ng "));
         host
     }
 
+    /// Sends a frame. A host that is gone shows in what is received, as it does to a runner.
     pub fn send(&mut self, frame: to_host::Frame) {
-        self.socket.write_all(&codec::encode(&ToHost { frame: Some(frame) }).unwrap()).unwrap();
+        let sent = self.socket.write_all(&codec::encode(&ToHost { frame: Some(frame) }).unwrap());
+        assert!(!sent.is_err_and(|error| error.kind() != std::io::ErrorKind::BrokenPipe));
     }
 
     /// The next frame, or nothing in time.
     pub fn receive(&mut self, timeout: Duration) -> Option<from_host::Frame> {
-        let mut buffer = vec![0; 64 * 1024];
-        loop {
-            if let Some(message) = self.decoder.next_message::<FromHost>().unwrap() {
-                return Some(message.frame.expect("a known frame"));
-            }
-            self.socket.set_read_timeout(Some(timeout)).unwrap();
-            match self.socket.read(&mut buffer) {
-                Ok(0) => panic!("host is gone: {:?}", self.child.wait()),
-                Ok(n) => self.decoder.extend(&buffer[..n]),
-                Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => return None,
-                Err(error) => panic!("{error}"),
-            }
+        next_frame(&mut self.socket, &mut self.decoder, timeout)
+    }
+}
+
+fn next_frame(socket: &mut UnixStream, decoder: &mut Decoder, timeout: Duration) -> Option<from_host::Frame> {
+    let mut buffer = vec![0; 64 * 1024];
+    loop {
+        if let Some(message) = decoder.next_message::<FromHost>().unwrap() {
+            return Some(message.frame.expect("a known frame"));
+        }
+        socket.set_read_timeout(Some(timeout)).unwrap();
+        match socket.read(&mut buffer) {
+            Ok(0) => panic!("the other end is gone"),
+            Ok(n) => decoder.extend(&buffer[..n]),
+            Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => return None,
+            Err(error) => panic!("{error}"),
         }
     }
 }
 
 impl Drop for Host {
     fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
+        // SAFETY: signals and waits for a child of this process; asked again, neither finds one.
+        unsafe {
+            libc::kill(self.pid, libc::SIGKILL);
+            libc::waitpid(self.pid, std::ptr::null_mut(), 0);
+        }
     }
 }

@@ -62,7 +62,7 @@ async fn a_host_killed_at_work_is_lost_with_its_signal() {
     let mut service = Service::assigned(Options::default()).await;
     service.execute(1, "text('a'); await tools.wait()").await;
     while !matches!(service.next().await, FromRunner::ToolCall(_)) {}
-    let running = running_host(&service);
+    let running = service.running_host();
     kill(Pid::from_raw(running), Signal::SIGKILL).unwrap();
     let ended = service.ended().await;
     assert_eq!((ended.end(), ended.signal.as_str()), (HostEnd::Lost, "SIGKILL"));
@@ -76,7 +76,7 @@ async fn a_host_killed_between_programs_is_replaced() {
     let mut service = Service::assigned(Options::default()).await;
     assert_eq!(service.value(1, "1").await, "1");
     for program in 2..5 {
-        let spare = *service.hosts().last().expect("a spare host");
+        let spare = service.spare_host();
         kill(Pid::from_raw(spare), Signal::SIGKILL).unwrap();
         loop {
             if let FromRunner::HostExited(exited) = service.next().await {
@@ -88,12 +88,42 @@ async fn a_host_killed_between_programs_is_replaced() {
     }
 }
 
+/// Section 7: the warm parent is only a means. When it dies, the ready host is used and another
+/// parent is started for the next one.
+#[tokio::test]
+async fn a_warm_parent_that_is_killed_is_replaced() {
+    let mut service = Service::assigned(Options::default()).await;
+    for program in 1..4 {
+        let parent = *service.processes().first().expect("a warm parent");
+        kill(Pid::from_raw(parent), Signal::SIGKILL).unwrap();
+        loop {
+            if let FromRunner::HostExited(exited) = service.next().await {
+                assert_eq!(exited.signal, "SIGKILL");
+                break;
+            }
+        }
+        assert_eq!(service.value(program, "3").await, "3");
+        assert_ne!(service.processes().first(), Some(&parent));
+    }
+}
+
+/// Section 7: hosts are forked from one process, and each has a randomness of its own.
+#[tokio::test]
+async fn programs_do_not_share_their_randomness() {
+    let mut service = Service::assigned(Options::default()).await;
+    let mut seen = std::collections::BTreeSet::new();
+    for program in 1..6 {
+        seen.insert(service.value(program, "[Math.random(), Math.random()]").await);
+    }
+    assert_eq!(seen.len(), 5, "{seen:?}");
+}
+
 /// I16: a host that cannot start is told of by its status and the size of what it said.
 #[test]
 fn a_runner_whose_hosts_cannot_start_says_so_and_exits() {
     let script = script("#!/bin/sh\necho 'a secret' >&2\nexit 7\n");
     let (_service, link) = std::os::unix::net::UnixStream::pair().unwrap();
-    let runner = spawn(&link.into(), Some(&script.1), Stdio::piped());
+    let runner = spawn(&link.into(), &[script.1.into_os_string()], Stdio::piped());
     let output = runner.wait_with_output().unwrap();
     let said = String::from_utf8_lossy(&output.stderr);
     assert!(!output.status.success());
@@ -151,7 +181,7 @@ async fn stray_output_is_output_and_nothing_is_left_behind() {
         &[],
         "(sleep 60; echo late) & setsid sleep 61 & printf 'out\\000\\377'; printf err >&2; exit 5",
     );
-    let mut service = Service::assigned(Options { host: Some(script.1.clone()) }).await;
+    let mut service = Service::assigned(Options { host_script: Some(script.1.clone()) }).await;
     service.execute(1, "").await;
     let (mut out, mut err) = (Vec::new(), Vec::new());
     let ended = loop {
@@ -165,8 +195,9 @@ async fn stray_output_is_output_and_nothing_is_left_behind() {
     assert_eq!((out.as_slice(), err.as_slice()), (&b"out\0\xff"[..], &b"err"[..]));
     assert_eq!((ended.end(), ended.exit_status), (HostEnd::Lost, 5));
     let deadline = Instant::now() + Duration::from_secs(5);
-    while service.hosts().len() > 1 {
-        assert!(Instant::now() < deadline, "left behind: {:?}", service.hosts());
+    // The warm parent and the next host stay.
+    while service.processes().len() > 2 {
+        assert!(Instant::now() < deadline, "left behind: {:?}", service.processes());
         tokio::task::yield_now().await;
     }
 }
@@ -175,7 +206,7 @@ async fn stray_output_is_output_and_nothing_is_left_behind() {
 #[tokio::test]
 async fn stray_output_counts_against_the_output_limit() {
     let script = hostile_script(&[], "while :; do echo 0123456789; done");
-    let mut service = Service::assigned(Options { host: Some(script.1.clone()) }).await;
+    let mut service = Service::assigned(Options { host_script: Some(script.1.clone()) }).await;
     service.execute_with(1, "", |execute| execute.limits.as_mut().unwrap().output_bytes = 100_000).await;
     assert_eq!(service.ended().await.end(), HostEnd::OutputLimit);
 }
@@ -185,7 +216,7 @@ async fn stray_output_counts_against_the_output_limit() {
 #[tokio::test]
 async fn hosts_are_confined_and_have_nothing_to_reach() {
     let service = Service::assigned(Options::default()).await;
-    let host = *service.hosts().first().expect("a spare host");
+    let host = service.spare_host();
     let mut open: Vec<i32> = std::fs::read_dir(format!("/proc/{host}/fd"))
         .unwrap()
         .map(|entry| entry.unwrap().file_name().to_str().unwrap().parse().unwrap())
@@ -204,16 +235,11 @@ async fn hosts_are_confined_and_have_nothing_to_reach() {
     assert_eq!(session(host).as_raw(), host);
 }
 
-fn running_host(service: &Service) -> i32 {
-    // The running host was started before the spare one.
-    *service.hosts().first().expect("a running host")
-}
-
 /// Runs one program with a host that is ready, sends these bytes when it gets its program, and
 /// then does as the shell says.
 async fn hostile(bytes: &[u8], then: &str) -> ProgramEnded {
     let script = hostile_script(bytes, then);
-    let mut service = Service::assigned(Options { host: Some(script.1.clone()) }).await;
+    let mut service = Service::assigned(Options { host_script: Some(script.1.clone()) }).await;
     service.execute(1, "").await;
     loop {
         match service.next().await {

@@ -98,7 +98,7 @@ async fn a_runner_told_to_shut_down_exits_and_leaves_nothing() {
     let mut service = Service::assigned(Options::default()).await;
     service.execute(1, "await tools.wait()").await;
     while !matches!(service.next().await, FromRunner::ToolCall(_)) {}
-    let hosts = service.hosts();
+    let hosts = service.processes();
     assert!(!hosts.is_empty());
     service.send(ToRunner::Shutdown(Shutdown {})).await;
     let status = tokio::task::block_in_place(|| service.child.wait()).unwrap();

@@ -1,5 +1,6 @@
 //! A service of one link: hands out frames, keeps what the runner says, checks the numbers.
 
+use std::ffi::OsString;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
@@ -39,8 +40,8 @@ pub struct Service {
 /// How a runner is started.
 #[derive(Default)]
 pub struct Options {
-    /// The program that hosts are, instead of the runner itself.
-    pub host: Option<PathBuf>,
+    /// A script that hosts become, instead of interpreting programs.
+    pub host_script: Option<PathBuf>,
 }
 
 struct OneLink {
@@ -75,7 +76,8 @@ impl Service {
     /// Starts a runner, takes its hello and welcomes it.
     pub async fn start(options: Options) -> Self {
         let (ours, theirs) = std::os::unix::net::UnixStream::pair().unwrap();
-        let child = spawn(&theirs.into(), options.host.as_deref(), Stdio::inherit());
+        let parent = options.host_script.map(|script| [hostile_parent().into_os_string(), script.into()]);
+        let child = spawn(&theirs.into(), parent.as_slice().as_flattened(), Stdio::inherit());
         ours.set_nonblocking(true).unwrap();
         let socket = tokio::net::UnixStream::from_std(ours).unwrap();
         let (frames, from_runner) = mpsc::channel(1024);
@@ -222,8 +224,18 @@ impl Service {
         report.value_json.clone().unwrap_or_else(|| panic!("{report:?}"))
     }
 
-    /// The runner's children, which are hosts.
-    pub fn hosts(&self) -> Vec<i32> {
+    /// The running host, which was started before the spare one.
+    pub fn running_host(&self) -> i32 {
+        *self.processes().get(1).expect("a running host")
+    }
+
+    /// The host that is ready for the next program.
+    pub fn spare_host(&self) -> i32 {
+        *self.processes().get(1..).and_then(<[i32]>::last).expect("a spare host")
+    }
+
+    /// The runner's children, by age: the warm parent and hosts.
+    pub fn processes(&self) -> Vec<i32> {
         let id = self.child.id();
         let list = std::fs::read_to_string(format!("/proc/{id}/task/{id}/children")).unwrap_or_default();
         list.split_whitespace().map(|pid| pid.parse().unwrap()).collect()
@@ -250,14 +262,23 @@ pub fn limits() -> HostLimits {
     }
 }
 
-/// Starts a runner with the other end of its link.
-pub fn spawn(link: &OwnedFd, host: Option<&Path>, stderr: Stdio) -> Child {
+/// The example of that name, which the tests' build has put beside the runner.
+fn hostile_parent() -> PathBuf {
+    Path::new(env!("CARGO_BIN_EXE_seance-runner")).with_file_name("examples").join("hostile_parent")
+}
+
+/// Starts a runner with the other end of its link. Its warm parent is what `parent` says, or what a
+/// runner's own is.
+pub fn spawn(link: &OwnedFd, parent: &[OsString], stderr: Stdio) -> Child {
     const LINK_FD: i32 = 500;
     let fd = link.as_raw_fd();
     let mut command = Command::new(env!("CARGO_BIN_EXE_seance-runner"));
     command.args(["runner", "--link-fd", &LINK_FD.to_string()]).stdin(Stdio::null()).stderr(stderr);
-    if let Some(host) = host {
-        command.arg("--self-exe").arg(host);
+    if let [program, prefix @ ..] = parent {
+        command.arg("--self-exe").arg(program);
+        for word in prefix {
+            command.arg("--host-prefix").arg(word);
+        }
     }
     // SAFETY: only makes a system call between fork and exec.
     unsafe {

@@ -29,7 +29,14 @@ pub enum Error {
     Seccomp(#[source] Box<dyn std::error::Error + Send + Sync>),
 }
 
-/// Confines this process for good. Threads must have been started before.
+/// What the warm parent takes from itself and so from every host: being traced, and gaining
+/// privileges.
+pub fn make_untraceable() -> Result<(), Error> {
+    set_attribute(libc::PR_SET_DUMPABLE, 0)?;
+    set_attribute(libc::PR_SET_NO_NEW_PRIVS, 1)
+}
+
+/// Confines a host for good.
 pub fn confine() -> Result<(), Error> {
     for (resource, limit) in [
         (Resource::RLIMIT_CORE, 0),
@@ -39,8 +46,6 @@ pub fn confine() -> Result<(), Error> {
     ] {
         setrlimit(resource, limit, limit).map_err(Error::Limit)?;
     }
-    set_attribute(libc::PR_SET_DUMPABLE, 0)?;
-    set_attribute(libc::PR_SET_NO_NEW_PRIVS, 1)?;
     deny_files();
     let program = filter().map_err(Error::Seccomp)?;
     seccompiler::apply_filter_all_threads(&program).map_err(|error| Error::Seccomp(error.into()))

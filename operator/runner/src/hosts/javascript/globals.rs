@@ -12,6 +12,7 @@ use seance_proto::host::v1alpha1::{Start, ToolName};
 use super::calls::Program;
 use super::host::{JSON_BYTES_MAX, Outcome};
 use super::json_out::atom;
+use super::random;
 use super::raw::{self, Kind};
 
 /// Looked up on any object by the language itself; never a tool under this name, so that `tools`
@@ -75,6 +76,7 @@ pub fn install<'js>(ctx: &Ctx<'js>, program: &Rc<Program<'js>>, start: &Start) -
     if has("binary") {
         raw::add_binary(ctx);
     }
+    random::install(ctx)?;
     let globals = ctx.globals();
     let mut absent = ABSENT.to_vec();
     for (option, names) in [("console", CONSOLE), ("timers", TIMERS), ("binary", BINARY)] {

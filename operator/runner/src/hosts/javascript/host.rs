@@ -8,8 +8,9 @@ use std::time::Duration;
 use nix::sys::resource::{UsageWho, getrusage};
 use seance_proto::host::v1alpha1::{Ended, HostLimits, ProgramError, Text, Warning, from_host, to_host};
 
-use super::channel::Channel;
 use super::source::Compiled;
+use crate::hosts::channel::Channel;
+use crate::hosts::exit_now;
 
 /// Warnings beyond this many are only counted.
 const WARNINGS_MAX: usize = 32;
@@ -259,11 +260,4 @@ fn used() -> (Duration, u64) {
         Duration::from_micros((time.tv_sec() * 1_000_000 + time.tv_usec()).unsigned_abs())
     };
     (micros(usage.user_time()) + micros(usage.system_time()), usage.max_rss().unsigned_abs() * 1024)
-}
-
-/// Ends the process at once. Nothing of the interpreter is taken down: the kernel does that, and
-/// no code of the program can run any more.
-pub fn exit_now(status: i32) -> ! {
-    // SAFETY: ends the process without running anything of ours; there is nothing to flush.
-    unsafe { libc::_exit(status) }
 }

@@ -7,8 +7,10 @@ use rquickjs::promise::PromiseState;
 use rquickjs::{Ctx, Function, Object, Persistent, Promise, Value};
 use seance_proto::host::v1alpha1::{ProgramError, Start, to_host};
 
+use crate::hosts::exit_now;
+
 use super::calls::Program;
-use super::host::{Host, JSON_BYTES_MAX, Outcome, exit_now};
+use super::host::{Host, JSON_BYTES_MAX, Outcome};
 use super::prelude::Prelude;
 use super::source::{self, Rejected};
 use super::{errors, globals, raw};
@@ -97,8 +99,8 @@ fn wait<'js>(ctx: &Ctx<'js>, program: &Program<'js>) {
                 fail(ctx, program, error);
             }
         }
-        // A second program has no place here; the runner is not ours any more.
-        Some(to_host::Frame::Start(_)) => exit_now(1),
+        // A second program or a fork has no place here; the runner is not ours any more.
+        Some(to_host::Frame::Start(_) | to_host::Frame::Fork(_)) => exit_now(1),
         None => {}
     }
 }
