@@ -55,6 +55,70 @@ async fn one_provider_serves_a_tool() {
     assert_eq!(nowhere, Some(AttachError::NoSession));
 }
 
+/// A tenant that declares without end doesn't fill the service; what is served stays.
+#[tokio::test]
+async fn declarations_are_bounded_and_the_oldest_make_room() {
+    let session = Session::open(GRACE);
+    let declare = |name: &str, n: usize| {
+        session.calls.declare_tools((0..n).map(|n| Arc::from(format!("{name}{n}"))));
+    };
+    declare("old", 10);
+    let served = session.attach(serving(&["old3"]));
+    for round in 0..5 {
+        declare(&format!("{round}-"), DECLARED_MAX / 2);
+    }
+    let rest = session.attach(serving(&[]));
+    assert_eq!(rest.tools().len(), DECLARED_MAX - 1, "all that are held but the one that is served");
+    let refused = session.providers.attach(session_id(1), serving(&["old4"])).err();
+    assert_eq!(refused, Some(AttachError::UnknownTool { tool: "old4".to_owned() }));
+    drop(served);
+    session.attach(serving(&["old3"]));
+    declare("old", 10);
+    session.attach(serving(&["old4"]));
+}
+
+/// A call that its stream could not send after all was never with the provider.
+#[tokio::test(start_paused = true)]
+async fn a_call_that_was_not_sent_is_not_started() {
+    let mut session = Session::open(GRACE);
+    let mut first = session.attach(serving(&["a"]));
+    session.calls.dispatch(call(1, "a")).unwrap();
+    session.calls.dispatch(call(2, "a")).unwrap();
+    assert_eq!(next_call(&mut first).await.id, call_id(1));
+    first.results().not_sent(call_id(1));
+    assert_eq!(first.results().result(call_id(1), text("a")), Taken::NotYours);
+    assert_eq!(next_call(&mut first).await.id, call_id(2));
+    drop(first);
+    assert_eq!(session.ended().await, (1, Outcome::NoProvider));
+    assert_eq!(session.ended().await, (2, Outcome::Unknown));
+
+    session.calls.dispatch(repeatable(3, "a")).unwrap();
+    let mut first = session.attach(serving(&["a"]));
+    next_call(&mut first).await;
+    first.results().not_sent(call_id(3));
+    drop(first);
+    let mut second = session.attach(serving(&["a"]));
+    assert!(!next_call(&mut second).await.repeated, "nobody had it");
+    drop(second);
+    let mut third = session.attach(serving(&["a"]));
+    assert!(next_call(&mut third).await.repeated);
+    third.results().not_sent(call_id(3));
+    drop(third);
+    assert_eq!(session.ended().await, (3, Outcome::Unknown), "the second had it");
+}
+
+/// A provider that did not begin says so: it is no failure that may have taken effect.
+#[tokio::test]
+async fn a_provider_can_say_that_it_did_not_begin() {
+    let mut session = Session::open(GRACE);
+    let mut provider = session.attach(serving(&["a"]));
+    session.calls.dispatch(call(1, "a")).unwrap();
+    next_call(&mut provider).await;
+    let result = Content::NotStarted("no such command".to_owned()).into();
+    assert_eq!(provider.results().result(call_id(1), result), Taken::Delivered);
+    assert_eq!(session.ended().await, (1, Outcome::NotStarted));
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_call_waits_for_a_provider_for_the_grace_time_and_is_then_not_started() {
     let mut session = Session::open(GRACE);

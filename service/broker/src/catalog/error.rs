@@ -2,6 +2,8 @@
 
 use std::fmt;
 
+use seance_core::catalog::Tool;
+
 /// Which of a tool's schemas.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Which {
@@ -9,6 +11,17 @@ pub enum Which {
     Input,
     /// Of its value.
     Output,
+}
+
+impl Which {
+    /// The text of this schema of a tool; none where it has none.
+    pub(super) fn text(self, tool: &Tool) -> Option<&str> {
+        let text = match self {
+            Which::Input => &tool.input_schema,
+            Which::Output => &tool.output_schema,
+        };
+        text.as_deref().filter(|text| !text.is_empty())
+    }
 }
 
 impl fmt::Display for Which {
@@ -22,7 +35,7 @@ impl fmt::Display for Which {
 
 /// A tool has a schema that can't be used.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("the {which} of tool {tool:?} is wrong at {path:?}: {message}")]
+#[error("the {which} of tool {tool:?} is wrong{}: {message}", place(path))]
 pub struct CatalogError {
     /// The tool.
     pub tool: String,
@@ -32,6 +45,11 @@ pub struct CatalogError {
     pub path: String,
     /// What is wrong.
     pub message: String,
+}
+
+/// Where it is wrong, in the message: nothing for the whole.
+fn place(path: &str) -> String {
+    if path.is_empty() { String::new() } else { format!(" at {path:?}") }
 }
 
 /// What is wrong in a schema, before it is known whose it is.

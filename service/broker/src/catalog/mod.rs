@@ -8,6 +8,7 @@ mod cache;
 mod error;
 mod locate;
 mod near;
+mod plain;
 mod schema;
 mod shape;
 mod stack;
@@ -33,6 +34,9 @@ pub use schema::{SCHEMA_BYTES_MAX, SCHEMA_DEPTH_MAX};
 /// in bytes.
 pub const INLINE_BYTES_MAX: usize = 64 * 1024;
 
+/// Schemas up to this size are built where the caller is, in bytes.
+const READY_BYTES_MAX: usize = 4 * 1024;
+
 /// A catalog whose schemas were all looked at. Immutable; share it in an `Arc`.
 #[derive(Debug)]
 pub struct CompiledCatalog {
@@ -57,8 +61,9 @@ pub struct Checked {
 }
 
 impl CompiledCatalog {
-    /// Compiles every schema. Takes up to a second for the largest catalog and uses other threads;
-    /// call it from a blocking thread, or use [`Catalogs::get_or_compile`].
+    /// Looks at every schema; validators are built when a tool is first called. Takes a fraction of
+    /// a second for the largest catalog and uses other threads; call it from a blocking thread, or
+    /// use [`Catalogs::get_or_compile`].
     ///
     /// # Errors
     ///
@@ -142,21 +147,21 @@ impl CompiledCatalog {
         Ok(text.into_string())
     }
 
-    /// [`CompiledCatalog::check`], with large arguments on a blocking thread.
+    /// [`CompiledCatalog::check`], on a blocking thread where it takes long.
     pub async fn check_off_thread(
         self: &Arc<Self>,
         tool: String,
         arguments: String,
         limits: &Limits,
     ) -> Result<Checked, CallError> {
-        if arguments.len() <= INLINE_BYTES_MAX {
+        if arguments.len() <= INLINE_BYTES_MAX && self.is_ready(&tool, |compiled| &compiled.input) {
             return self.check(&tool, &arguments, limits);
         }
         let (this, limits) = (self.clone(), limits.clone());
         off_thread(move || this.check(&tool, &arguments, &limits)).await
     }
 
-    /// [`CompiledCatalog::check_result`], with large results on a blocking thread.
+    /// [`CompiledCatalog::check_result`], on a blocking thread where it takes long.
     pub async fn check_result_off_thread(
         self: &Arc<Self>,
         tool: String,
@@ -164,12 +169,20 @@ impl CompiledCatalog {
         limits: &Limits,
     ) -> Result<String, CallError> {
         match &outcome {
-            Outcome::Value(text) | Outcome::Text(text) if text.len() > INLINE_BYTES_MAX => {
+            Outcome::Value(text) | Outcome::Text(text)
+                if text.len() > INLINE_BYTES_MAX || !self.is_ready(&tool, |compiled| &compiled.output) =>
+            {
                 let (this, limits) = (self.clone(), limits.clone());
                 off_thread(move || this.check_result(&tool, outcome, &limits)).await
             }
             _ => self.check_result(&tool, outcome, limits),
         }
+    }
+
+    /// Whether a schema is built, or small enough to be built where the caller is.
+    fn is_ready(&self, tool: &str, schema: impl Fn(&CompiledTool) -> &Option<Schema>) -> bool {
+        let schema = self.entry(tool).and_then(|compiled| schema(compiled).as_ref());
+        schema.is_none_or(|schema| schema.bytes_to_ready() <= READY_BYTES_MAX)
     }
 
     fn entry(&self, name: &str) -> Option<&CompiledTool> {
@@ -212,16 +225,9 @@ impl CompiledTool {
 }
 
 fn compile_tool(tool: &Tool) -> Result<CompiledTool, CatalogError> {
-    let compile = |which, text: &Option<String>| {
-        let text = text.as_deref().filter(|text| !text.is_empty());
-        let named = |problem: error::Problem| problem.of(&tool.name, which);
-        text.map(|text| Schema::compile(text, which).map_err(named)).transpose()
-    };
-    Ok(CompiledTool {
-        input: compile(Which::Input, &tool.input_schema)?,
-        output: compile(Which::Output, &tool.output_schema)?,
-        tool: Arc::new(tool.clone()),
-    })
+    let tool = Arc::new(tool.clone());
+    let schema = |which| Schema::of(&tool, which).map_err(|problem| problem.of(&tool.name, which));
+    Ok(CompiledTool { input: schema(Which::Input)?, output: schema(Which::Output)?, tool })
 }
 
 /// A tool's text as JSON.

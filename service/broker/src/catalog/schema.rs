@@ -4,15 +4,16 @@
 //! when the catalog is put, not when a program waits. Only the first violation is told, always the
 //! same one for the same value.
 
-use std::sync::OnceLock;
+use std::sync::{Arc, OnceLock};
 
 use jsonschema::error::ValidationErrorKind;
 use jsonschema::{PatternOptions, ValidationError, ValidationOptions, Validator};
+use seance_core::catalog::Tool;
 use seance_core::value::{Bounds, JsonText, Kind};
 use serde_json::Value;
 
 use super::error::{Problem, Which};
-use super::{locate, shape, stack, weight};
+use super::{locate, plain, shape, stack, weight};
 use crate::providers::cut_middle;
 
 /// The largest schema, in bytes.
@@ -27,62 +28,103 @@ const MESSAGE_BYTES_MAX: u64 = 2_000;
 /// each level.
 const SEARCH_BYTES_MAX: usize = 32 * 1024 * 1024;
 
+/// A tool's schema that was looked at. What validates with it is built when first used: it has many
+/// times the size of the text, and most tools of a large catalog are never called.
 #[derive(Debug)]
 pub(super) struct Schema {
+    tool: Arc<Tool>,
+    which: Which,
+    ready: OnceLock<Result<Box<Ready>, String>>,
+}
+
+#[derive(Debug)]
+struct Ready {
     value: Value,
-    /// Built when first used: a validator has many times the size of its schema, and most tools
-    /// of a large catalog are never called.
-    validator: OnceLock<Validator>,
+    validator: Validator,
 }
 
 impl Schema {
-    /// Reads, weighs and builds the schema, so that whatever is wrong shows here.
-    pub(super) fn compile(text: &str, which: Which) -> Result<Self, Problem> {
-        let bounds = Bounds { depth_max: SCHEMA_DEPTH_MAX, ..Bounds::bytes(SCHEMA_BYTES_MAX) };
-        let text = JsonText::parse(text, &bounds).map_err(|error| Problem::new("", error.to_string()))?;
-        let mut value = text.to_value();
-        match which {
-            Which::Input => check_describes_object(&text, &value)?,
-            Which::Output if !matches!(text.kind(), Kind::Object | Kind::Bool) => {
-                return Err(Problem::new("", "a schema is an object or a boolean"));
-            }
-            Which::Output => {}
+    /// The schema of a tool, where it has one. Whatever is wrong with it shows here.
+    pub(super) fn of(tool: &Arc<Tool>, which: Which) -> Result<Option<Self>, Problem> {
+        let Some(text) = which.text(tool) else { return Ok(None) };
+        let value = read(text, which)?;
+        if plain::is_plain(&value) {
+            jsonschema::meta::validate(&value).map_err(|error| problem_of(&error))?;
+        } else {
+            options().build(&value).map_err(|error| problem_of(&error))?;
         }
-        weight::weigh(&value)?;
-        // References are into this schema only, so its own address can't matter.
-        if let Value::Object(keywords) = &mut value {
-            keywords.shift_remove("$id");
-        }
-        options().build(&value).map_err(|error| problem_of(&error))?;
-        Ok(Self { value, validator: OnceLock::new() })
+        Ok(Some(Self { tool: Arc::clone(tool), which, ready: OnceLock::new() }))
+    }
+
+    /// The length of the schema's text while it still has to be made ready; else 0.
+    pub(super) fn bytes_to_ready(&self) -> usize {
+        if self.ready.get().is_some() { 0 } else { self.which.text(&self.tool).map_or(0, str::len) }
     }
 
     /// The arguments as they are to be sent; else the first violation.
     pub(super) fn check_input(&self, text: &JsonText) -> Result<String, String> {
+        let ready = self.ready()?;
         stack::for_depth_of(text.as_str(), || {
             let mut value = text.to_value();
-            shape::apply(&self.value, &mut value)?;
-            self.validate(&value, text.as_str())?;
+            shape::apply(&ready.value, &mut value)?;
+            ready.validate(&value, text.as_str())?;
             Ok(serde_json::to_string(&value).expect("a tree of JSON has a JSON form"))
         })
     }
 
     /// Whether a value is what the schema says; else the first violation.
     pub(super) fn check_output(&self, text: &JsonText) -> Result<(), String> {
-        stack::for_depth_of(text.as_str(), || self.validate(&text.to_value(), text.as_str()))
+        let ready = self.ready()?;
+        stack::for_depth_of(text.as_str(), || ready.validate(&text.to_value(), text.as_str()))
     }
 
+    fn ready(&self) -> Result<&Ready, String> {
+        let ready = self.ready.get_or_init(|| {
+            let text = self.which.text(&self.tool).unwrap_or_default();
+            let ready = || {
+                let value = read(text, self.which)?;
+                let validator = options().build(&value).map_err(|error| problem_of(&error))?;
+                Ok(Box::new(Ready { value, validator }))
+            };
+            let unusable = |Problem { path, message }| {
+                format!("the {} of the tool can't be used, at {path:?}: {message}", self.which)
+            };
+            stack::for_depth_of(text, ready).map_err(unusable)
+        });
+        ready.as_deref().map_err(Clone::clone)
+    }
+}
+
+impl Ready {
     fn validate(&self, value: &Value, text: &str) -> Result<(), String> {
-        let validator =
-            self.validator.get_or_init(|| options().build(&self.value).expect("it was built before"));
-        if validator.is_valid(value) {
+        if self.validator.is_valid(value) {
             return Ok(());
         }
         if text.len().saturating_mul(stack::depth(text)) > SEARCH_BYTES_MAX {
             return Err("the value doesn't match the schema; it is too large to say where".to_owned());
         }
-        Err(locate::violation(&self.value, validator.draft(), value))
+        Err(locate::violation(&self.value, self.validator.draft(), value))
     }
+}
+
+/// Reads and weighs a schema.
+fn read(text: &str, which: Which) -> Result<Value, Problem> {
+    let bounds = Bounds { depth_max: SCHEMA_DEPTH_MAX, ..Bounds::bytes(SCHEMA_BYTES_MAX) };
+    let text = JsonText::parse(text, &bounds).map_err(|error| Problem::new("", error.to_string()))?;
+    let mut value = text.to_value();
+    match which {
+        Which::Input => check_describes_object(&text, &value)?,
+        Which::Output if !matches!(text.kind(), Kind::Object | Kind::Bool) => {
+            return Err(Problem::new("", "a schema is an object or a boolean"));
+        }
+        Which::Output => {}
+    }
+    weight::weigh(&value)?;
+    // References are into this schema only, so its own address can't matter.
+    if let Value::Object(keywords) = &mut value {
+        keywords.shift_remove("$id");
+    }
+    Ok(value)
 }
 
 /// How every schema is built: nothing is fetched, and patterns take linear time.

@@ -25,6 +25,9 @@ use super::types::{
 /// The most calls of a session at work, and answered but not fetched. Past it a dispatch is refused.
 pub const CALLS_MAX: usize = 4_096;
 
+/// The most tools that a session's declarations hold: its own catalog and another.
+pub const DECLARED_MAX: usize = 2 * seance_core::catalog::TOOLS_MAX;
+
 /// A provider within its session.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) struct ProviderId(pub(super) u64);
@@ -79,6 +82,8 @@ pub(super) struct Pending {
     pub(super) deadline: Option<Instant>,
     /// It may have reached a provider.
     pub(super) seen: bool,
+    /// It was so before its stream took it.
+    seen_before: bool,
     /// It is sent again though it was seen.
     pub(super) repeated: bool,
     pub(super) place: Place,
@@ -158,7 +163,8 @@ impl Board {
         let seen = dispatch.maybe_seen;
         let place = if seen { Place::Lost { until } } else { Place::Waiting { until } };
         self.note_deadline(until);
-        self.calls.insert(id, Pending { dispatch, deadline: None, seen, repeated: false, place });
+        let pending = Pending { dispatch, deadline: None, seen, seen_before: seen, repeated: false, place };
+        self.calls.insert(id, pending);
         Ok(self.place(id, now))
     }
 
@@ -214,6 +220,7 @@ impl Board {
                         continue;
                     }
                     pending.place = Place::Sent(provider);
+                    pending.seen_before = pending.seen;
                     pending.seen = true;
                     let left = pending
                         .deadline
@@ -222,6 +229,33 @@ impl Board {
                 }
             }
         }
+    }
+
+    /// A call that a stream took did not go out. It waits again, and is as it was before.
+    pub(super) fn not_sent(&mut self, provider: ProviderId, id: CallId, now: Instant) {
+        let until = now + self.grace;
+        let Some(pending) = self.calls.get_mut(&id) else { return };
+        if !matches!(pending.place, Place::Sent(sent) if sent == provider) {
+            return;
+        }
+        pending.seen = pending.seen_before;
+        pending.place = if pending.seen { Place::Lost { until } } else { Place::Waiting { until } };
+        self.note_deadline(until);
+    }
+
+    /// Adds to the tools that the session has; those declared longest ago and not served by name
+    /// make room.
+    pub(super) fn declare(&mut self, tools: impl IntoIterator<Item = Arc<str>>) {
+        let newest: indexmap::IndexSet<Arc<str>> = tools.into_iter().take(DECLARED_MAX).collect();
+        self.declared.retain(|tool| !newest.contains(tool));
+        let mut n_over = (self.declared.len() + newest.len()).saturating_sub(DECLARED_MAX);
+        let routes = &self.routes;
+        self.declared.retain(|tool| {
+            let goes = n_over > 0 && !routes.contains_key(tool);
+            n_over -= usize::from(goes);
+            !goes
+        });
+        self.declared.extend(newest);
     }
 
     /// A result that a stream brought.

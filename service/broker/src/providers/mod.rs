@@ -26,7 +26,7 @@ use tokio::time::Instant;
 use audit::Audit;
 use board::{Board, ProviderId};
 
-pub use board::CALLS_MAX;
+pub use board::{CALLS_MAX, DECLARED_MAX};
 pub use local::LOCAL_CANCEL_GRACE;
 pub use result::CALL_ARTIFACTS_MAX;
 pub(crate) use result::cut_middle;
@@ -126,9 +126,11 @@ pub struct SessionCalls {
 
 impl SessionCalls {
     /// Says which tools the session has, in order; adds to those said before. From then on a
-    /// provider can attach only to these.
+    /// provider can attach only to these. At most [`DECLARED_MAX`] are held, and those that are
+    /// served: past that the ones said longest ago are forgotten, and have to be said again before
+    /// a provider can attach to them.
     pub fn declare_tools(&self, tools: impl IntoIterator<Item = Arc<str>>) {
-        self.hub.board().declared.extend(tools);
+        self.hub.board().declare(tools);
     }
 
     /// Gets a call answered; never waits. The call comes out of [`Answers`] once, unless it is
@@ -257,7 +259,8 @@ impl Attachment {
     }
 
     /// The next message to send. A call counts as seen by the provider once it is returned, so
-    /// it is to be taken only when the stream has room for it.
+    /// it is to be taken only when the stream has room for it, and one that can't be sent after all
+    /// is to be given back with [`Results::not_sent`].
     ///
     /// Cancel-safe: a message that was not returned is returned the next time.
     pub async fn next(&mut self) -> Result<ToProvider, StreamEnd> {
@@ -296,6 +299,12 @@ impl Results {
     /// Ends a call with a result. What isn't taken is dropped, and is no error of the stream.
     pub fn result(&self, call: CallId, result: ToolResult) -> Taken {
         self.hub.board().result(self.id, call, result)
+    }
+
+    /// A call that [`Attachment::next`] gave was not sent: not a byte of it left this process. It
+    /// waits for a provider as it did before.
+    pub fn not_sent(&self, call: CallId) {
+        self.hub.board().not_sent(self.id, call, Instant::now());
     }
 }
 

@@ -22,7 +22,7 @@ pub(super) fn bounded(result: ToolResult, limits: &ResultLimits) -> (Outcome, Ve
     let ToolResult { content, artifacts } = result;
     let outcome = bounded_content(content, limits);
     match &outcome {
-        Outcome::Failure(_) => return (outcome, Vec::new()),
+        Outcome::Failure(_) | Outcome::NotStarted => return (outcome, Vec::new()),
         Outcome::Error(error) if error.code == reasons::RESULT_TOO_LARGE => return (outcome, Vec::new()),
         _ => {}
     }
@@ -46,6 +46,11 @@ fn bounded_content(content: Content, limits: &ResultLimits) -> Outcome {
         Content::Text(text) => Outcome::Text(text),
         Content::Error(error) => Outcome::Error(bounded_error(error, limits)),
         Content::Failure(text) => Outcome::Failure(cut_middle(text, limits.error_bytes)),
+        Content::NotStarted(text) => {
+            let text = cut_middle(text, limits.error_bytes);
+            tracing::warn!(text, "a provider did not begin a call");
+            Outcome::NotStarted
+        }
     }
 }
 

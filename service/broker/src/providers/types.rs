@@ -93,6 +93,9 @@ pub enum Content {
     Error(CallError),
     /// An unexpected failure (D10): it ends the program, and its text goes to the log only.
     Failure(String),
+    /// The provider says that it did not begin: nothing has taken effect. Its text goes to the log
+    /// only.
+    NotStarted(String),
 }
 
 /// A provider's result of a call.
