@@ -57,7 +57,7 @@ const WALLS: &[Wall] = &[
     },
     Wall { name: "seance-runner", uses: &["seance-proto"], tests_use: &[] },
     Wall { name: "seance-operator-api", uses: &[], tests_use: &[] },
-    Wall { name: "seance-controller", uses: &["seance-operator-api"], tests_use: &[] },
+    Wall { name: "seance-operator", uses: &["seance-operator-api"], tests_use: &[] },
     Wall { name: "seance-conformance", uses: &["seance-proto"], tests_use: &[] },
     Wall { name: "seance-tidy", uses: &["seance-core"], tests_use: &[] },
 ];
@@ -180,8 +180,8 @@ mod tests {
 
     #[test]
     fn an_arrow_from_the_controller_to_the_service_is_found() {
-        let metadata = workspace("seance-controller", &[("seance-store", None, true)]);
-        assert_eq!(messages(&metadata), ["seance-controller: may not use seance-store"]);
+        let metadata = workspace("seance-operator", &[("seance-store", None, true)]);
+        assert_eq!(messages(&metadata), ["seance-operator: may not use seance-store"]);
     }
 
     #[test]
