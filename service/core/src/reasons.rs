@@ -128,6 +128,10 @@ reasons! {
     "CLEANUP_UNPROVEN" as CLEANUP_UNPROVEN, Status(Unavailable), true, "The end of the sandbox could not be proven in time; the clean-up goes on.", "Repeat Close; it tells the truth of that moment.";
     "SANDBOX_UNAVAILABLE" as SANDBOX_UNAVAILABLE, Status(Unavailable), true, "No sandbox could be had; the message says why.", "Try again later, or follow the message.";
     "SANDBOX_EXHAUSTED" as SANDBOX_EXHAUSTED, Status(ResourceExhausted), true, "All sandboxes are in use.", "Try again after the delay in RetryInfo.";
+    "IMAGE_PULL_FAILED" as IMAGE_PULL_FAILED, Status(Unavailable), true, "A sandbox was made for the request, and its node can't get the image.", "The pool's Ready condition has the message of the registry; correct the image or its pull secret.";
+    "UNSCHEDULABLE" as UNSCHEDULABLE, Status(Unavailable), true, "A sandbox was made for the request, and no node has room for it.", "Add nodes, or lower the pool's requests.";
+    "QUOTA_EXCEEDED" as QUOTA_EXCEEDED, Status(ResourceExhausted), true, "A sandbox can't be made because a quota of the namespace is used up.", "Raise the quota, or close sessions.";
+    "NO_POOL" as NO_POOL, Status(FailedPrecondition), false, "No pool has the engine, for this tenant, with the memory that was asked for; the message says which is missing.", "Ask for less memory, or for another engine; or set up a pool.";
     "CONFINEMENT_UNAVAILABLE" as CONFINEMENT_UNAVAILABLE, Status(FailedPrecondition), false, "This machine can't confine programs; the message has the remedy.", "Follow the message.";
     "TOO_MANY_SESSIONS" as TOO_MANY_SESSIONS, Status(ResourceExhausted), true, "The tenant has as many open sessions as it may.", "Close some.";
     "IDEMPOTENCY_KEY_REUSED" as IDEMPOTENCY_KEY_REUSED, Status(AlreadyExists), false, "The idempotency key was used with another request.", "Use a new key for a new request.";
@@ -189,6 +193,13 @@ reasons! {
     "PROTOCOL_BROKEN" as PROTOCOL_BROKEN, Sandbox, false, "The runner broke the link's protocol.", "Report it.";
     "DEADLINE" as DEADLINE, Sandbox, false, "The sandbox reached its deadline.", "Open a new session.";
     "UNRESPONSIVE" as UNRESPONSIVE, Sandbox, true, "Its runner did not do what it was asked in time, and was ended.", "Execute again.";
+    "RUNNER_KILLED" as RUNNER_KILLED, Sandbox, true, "A signal ended its runner; the message names it.", "Execute again.";
+    "EVICTED" as EVICTED, Sandbox, true, "Its node was short of something, or it used more disk than it may.", "Execute again.";
+    "DRAINED" as DRAINED, Sandbox, true, "Its node was drained.", "Execute again.";
+    "PREEMPTED" as PREEMPTED, Sandbox, true, "A pod of higher priority needed its place.", "Execute again.";
+    "NODE_LOST" as NODE_LOST, Sandbox, true, "Its node went away or no longer answers.", "Execute again.";
+    "POD_DELETED" as POD_DELETED, Sandbox, true, "Somebody deleted its pod.", "Execute again.";
+    "ISOLATION_NOT_PROVEN" as ISOLATION_NOT_PROVEN, Sandbox, true, "A way out of the sandbox is open, or can't be shown to be closed, that the pool doesn't accept.", "The pool's checks name it; correct the network policies.";
 
     "CLOSED" as CLOSED, Session, false, "A caller closed it.", "Nothing to do.";
     "SESSION_TTL" as SESSION_TTL, Session, false, "It reached its session_ttl.", "Open a new one.";
@@ -232,10 +243,29 @@ mod tests {
     #[test]
     fn every_end_of_a_sandbox_is_in_the_table() {
         use EndReason::*;
-        for end in
-            [Released, Idle, RunnerExited, LinkLost, ServiceStopped, OutOfMemory, ProtocolBroken, Deadline]
-        {
+        let ends = [
+            [Released, Idle, RunnerExited, LinkLost, ServiceStopped, OutOfMemory, ProtocolBroken, Deadline],
+            [
+                Unresponsive,
+                RunnerKilled,
+                Evicted,
+                Drained,
+                Preempted,
+                NodeLost,
+                PodDeleted,
+                IsolationNotProven,
+            ],
+        ];
+        for end in ends.into_iter().flatten() {
             assert!(TABLE.iter().any(|r| r.name == end.name() && r.place == Sandbox), "{end}");
+        }
+    }
+
+    #[test]
+    fn everything_that_blocks_a_start_can_stand_in_a_status() {
+        use crate::sandbox::BlockReason::*;
+        for block in [ImagePullFailed, Unschedulable, QuotaExceeded, IsolationNotProven] {
+            assert!(status(block.name()).is_some(), "{block:?}");
         }
     }
 }

@@ -6,7 +6,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use serde::{Deserialize, Serialize};
 
-use crate::ids::{SandboxId, TenantId};
+use crate::ids::{Epoch, ProgramNumber, SandboxId, SessionId, TenantId};
 use crate::link::{Addressed, Numbered};
 
 /// Why a sandbox ended.
@@ -46,6 +46,20 @@ pub enum EndReason {
     Deadline,
     /// Its runner did not do what it was asked in time.
     Unresponsive,
+    /// A signal ended its runner.
+    RunnerKilled,
+    /// Its node was short of something, or it used more disk than it may.
+    Evicted,
+    /// Its node was drained.
+    Drained,
+    /// Something of higher priority needed its place.
+    Preempted,
+    /// Its node went away or no longer answers.
+    NodeLost,
+    /// Somebody else deleted its pod.
+    PodDeleted,
+    /// A way out of it opened that has to be closed.
+    IsolationNotProven,
 }
 
 impl EndReason {
@@ -61,6 +75,13 @@ impl EndReason {
             EndReason::ProtocolBroken => "PROTOCOL_BROKEN",
             EndReason::Deadline => "DEADLINE",
             EndReason::Unresponsive => "UNRESPONSIVE",
+            EndReason::RunnerKilled => "RUNNER_KILLED",
+            EndReason::Evicted => "EVICTED",
+            EndReason::Drained => "DRAINED",
+            EndReason::Preempted => "PREEMPTED",
+            EndReason::NodeLost => "NODE_LOST",
+            EndReason::PodDeleted => "POD_DELETED",
+            EndReason::IsolationNotProven => "ISOLATION_NOT_PROVEN",
         }
     }
 }
@@ -107,9 +128,91 @@ pub enum ClaimError {
         /// What happened.
         message: String,
     },
+    /// None was free, and the caller's time was over while it waited in line.
+    #[error("no sandbox became free within {waited:?}; {} were ahead in line", .position - 1)]
+    Queued {
+        /// How long it waited.
+        waited: Duration,
+        /// Where it stood in line at the end: 1 is next.
+        position: usize,
+    },
+    /// None is free, and as many callers wait as may.
+    #[error("no sandbox is free and {n_waiting} callers wait for one already")]
+    QueueFull {
+        /// How many wait.
+        n_waiting: usize,
+    },
+    /// No pool has what was asked for.
+    #[error("no pool fits: {message}")]
+    NoPool {
+        /// What none has.
+        message: String,
+    },
+    /// One was made for the caller, and something is in its way.
+    #[error("a sandbox was asked for and can't start: {message}")]
+    Blocked {
+        /// What is in the way.
+        reason: BlockReason,
+        /// More, for people.
+        message: String,
+    },
     /// The backend is shutting down.
     #[error("the service is stopping")]
     Stopping,
+}
+
+/// What keeps a new sandbox from starting.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum BlockReason {
+    /// Nodes can't get its image.
+    ImagePullFailed,
+    /// No node has room for it.
+    Unschedulable,
+    /// A quota is used up.
+    QuotaExceeded,
+    /// A way out is open that has to be closed.
+    IsolationNotProven,
+}
+
+impl BlockReason {
+    /// The reason as it stands in [`crate::reasons`].
+    pub fn name(self) -> &'static str {
+        match self {
+            BlockReason::ImagePullFailed => "IMAGE_PULL_FAILED",
+            BlockReason::Unschedulable => "UNSCHEDULABLE",
+            BlockReason::QuotaExceeded => "QUOTA_EXCEEDED",
+            BlockReason::IsolationNotProven => "ISOLATION_NOT_PROVEN",
+        }
+    }
+}
+
+/// A sandbox that a session had when an earlier start of the service ended.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TakeBack {
+    /// The sandbox, as it stands in the session's record.
+    pub sandbox: SandboxId,
+    /// The session.
+    pub session: SessionId,
+    /// Whom it belongs to.
+    pub tenant: TenantId,
+    /// The engine's name.
+    pub engine: String,
+    /// The owner's new epoch.
+    pub epoch: Epoch,
+    /// The runner's frames up to this number are committed.
+    pub acknowledged: u64,
+}
+
+/// What a runner that was taken back knows. Hostile like all that comes from a sandbox: it may only
+/// be used to leave out what it says it has.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Resumed {
+    /// The program that runs there.
+    pub program: Option<ProgramNumber>,
+    /// The highest number of a program that it was given; 0 for none.
+    pub last_program: u64,
+    /// Calls of the running program that were answered to it, in order.
+    pub applied_calls: Vec<u64>,
 }
 
 /// The link to the runner is gone; [`LinkReceiver::recv`] says why.
@@ -209,6 +312,19 @@ pub trait SandboxBackend: Send + Sync {
     ///
     /// Cancel-safe: a sandbox that was got for a dropped call is ended.
     async fn claim(&self, request: ClaimRequest) -> Result<Claimed, ClaimError>;
+
+    /// Waits until the runner of a session that was assigned before this start of the service dials in
+    /// again, and gives it back to its session; or says how its sandbox ended. The runner sends again
+    /// what comes after `acknowledged`, the session what the runner doesn't have: all frames to a
+    /// runner may be repeated. Assign isn't the session's to send again.
+    ///
+    /// A backend whose sandboxes end with the service, and only such a one, says so at once.
+    ///
+    /// Cancel-safe: a sandbox that was got for a dropped call is ended.
+    async fn take_back(&self, request: TakeBack) -> Result<(Claimed, Resumed), SandboxEnd> {
+        let _ = request;
+        Err(SandboxEnd::new(EndReason::ServiceStopped))
+    }
 
     /// How many sandboxes exist that no session holds and no pool keeps: must be 0.
     fn n_leaked(&self) -> usize;

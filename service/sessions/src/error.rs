@@ -99,7 +99,11 @@ impl Error {
             Error::ControlActive { .. } => reasons::CONTROL_ACTIVE,
             Error::ProgramLost { reason, .. } => reason,
             Error::Sandbox(ClaimError::Unavailable { .. }) => reasons::CONFINEMENT_UNAVAILABLE,
-            Error::Sandbox(ClaimError::Exhausted { .. }) => reasons::SANDBOX_EXHAUSTED,
+            Error::Sandbox(
+                ClaimError::Exhausted { .. } | ClaimError::Queued { .. } | ClaimError::QueueFull { .. },
+            ) => reasons::SANDBOX_EXHAUSTED,
+            Error::Sandbox(ClaimError::NoPool { .. }) => reasons::NO_POOL,
+            Error::Sandbox(ClaimError::Blocked { reason, .. }) => reason.name(),
             Error::Sandbox(ClaimError::StartFailed { .. }) | Error::SandboxNotReady { .. } => {
                 reasons::SANDBOX_UNAVAILABLE
             }
@@ -132,9 +136,10 @@ impl Error {
     /// When a retry makes sense, where that is known better than "later".
     pub fn retry_after(&self) -> Option<Duration> {
         match self {
-            Error::Sandbox(ClaimError::Exhausted { .. }) | Error::TooMany { .. } => {
-                Some(Duration::from_secs(1))
-            }
+            Error::Sandbox(
+                ClaimError::Exhausted { .. } | ClaimError::Queued { .. } | ClaimError::QueueFull { .. },
+            )
+            | Error::TooMany { .. } => Some(Duration::from_secs(1)),
             Error::ControlActive { .. } => Some(Duration::from_millis(100)),
             _ => None,
         }
