@@ -40,7 +40,7 @@ mod source;
 use std::process::ExitCode;
 use std::rc::Rc;
 
-use rquickjs::{Context, Object, Persistent, Runtime, context::intrinsic};
+use rquickjs::{Context, Function, Object, Persistent, Promise, Runtime, Value, context::intrinsic};
 use seance_proto::host::v1alpha1::{Ready, Start, from_host, to_host};
 
 use crate::hosts::channel::{self, Channel};
@@ -100,16 +100,32 @@ fn serve() -> anyhow::Result<Never> {
         raw::add_big_integers(&ctx);
         prelude::Prelude::load(&ctx)
     })?;
-    // Touches the parser's pages, so that no program waits for them.
-    let _ = source::compile("const warm: number = await 1; warm", true, "waiting");
+    warm(&context)?;
     parent::fork_hosts()?;
     let mut channel = Channel::inherited();
     confine::confine()?;
+    // Once more: what is written to is copied now, and not when a program waits for it.
+    warm(&context)?;
     channel.send(from_host::Frame::Ready(Ready { engine_version: ENGINE_VERSION.to_owned() }))?;
     let Some(to_host::Frame::Start(start)) = channel.receive(None)? else {
         return Err(channel::Error::Unexpected.into());
     };
     run(channel, &runtime, &context, prelude, start)
+}
+
+/// Touches the pages that any program will. Leaves nothing in the interpreter.
+fn warm(context: &Context) -> anyhow::Result<()> {
+    let source = "const warm: number[] = [1, 2].map((n) => n + 1); await warm; JSON.stringify({ warm })";
+    let Ok(compiled) = source::compile(source, true, "waiting") else {
+        anyhow::bail!("a program that warms the interpreter does not compile");
+    };
+    context.with(|ctx| {
+        let main: Function<'_> = ctx.eval(compiled.code)?;
+        let note = Function::new(ctx.clone(), |_: u32, value: Value<'_>| drop(value))?;
+        main.call::<_, Promise<'_>>((note,))?;
+        while raw::run_job(&ctx)? {}
+        Ok(())
+    })
 }
 
 fn run(
