@@ -11,6 +11,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use seance_broker::providers::{Dispatch, SessionCalls};
+use seance_core::event::EventKind;
 use seance_core::ids::CallId;
 use seance_core::link::{Addressed, ToRunner};
 use seance_core::machine::CancelReason;
@@ -26,6 +27,8 @@ use crate::shared::Shared;
 
 /// Events in one transaction of one session.
 const GROUP_EVENTS_MAX: usize = 512;
+/// How long a step that nobody waits for is kept, so that it shares the commit of the next.
+const PATIENCE: Duration = Duration::from_millis(5);
 /// Waits between tries when the store fails.
 const RETRY_FIRST: Duration = Duration::from_millis(50);
 const RETRY_MAX: Duration = Duration::from_secs(2);
@@ -174,6 +177,12 @@ impl Work {
                 }
             }
             while let Ok(batch) = batches.try_recv() {
+                waiting.push_back(batch);
+            }
+            let until = tokio::time::Instant::now() + PATIENCE;
+            while waiting.iter().all(is_patient)
+                && let Ok(Some(batch)) = tokio::time::timeout_at(until, batches.recv()).await
+            {
                 waiting.push_back(batch);
             }
             let (group, n_batches) = take_group(&mut waiting);
@@ -341,6 +350,16 @@ fn is_empty(append: &Append) -> bool {
         && append.uses_sandbox.is_none()
         && append.acknowledges.is_none()
         && append.done.is_none()
+}
+
+/// Whether nobody waits for a step: it tells that a program has started or what a caller has seen.
+/// A program is begun by the commit before, and a reader may see either a moment later.
+fn is_patient(batch: &Batch) -> bool {
+    let append = &batch.append;
+    append.done.is_none()
+        && append.uses_sandbox.is_none()
+        && append.events.iter().all(|event| matches!(event.kind, EventKind::ProgramStarted { .. }))
+        && batch.effects.iter().all(is_ack)
 }
 
 fn take_group(waiting: &mut VecDeque<Batch>) -> (Batch, usize) {
