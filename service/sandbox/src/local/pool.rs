@@ -20,6 +20,10 @@ use super::{Config, SandboxStatus};
 const BACKOFF_MIN: Duration = Duration::from_millis(200);
 const BACKOFF_MAX: Duration = Duration::from_secs(30);
 
+/// How long after a claim no sandbox is started for the warm ones while some are left: it would take
+/// the processor from the session that was just opened.
+const REFILL_DELAY: Duration = Duration::from_millis(50);
+
 /// All sandboxes of a backend.
 pub(super) struct Pool {
     launcher: Launcher,
@@ -29,6 +33,8 @@ pub(super) struct Pool {
     /// A place for each sandbox that exists. Closed when the backend stops.
     places: Arc<Semaphore>,
     ready: Mutex<VecDeque<Sandbox>>,
+    /// When one was last taken off the list.
+    last_taken: Mutex<Option<Instant>>,
     /// Somebody took a warm one, or one died.
     taken: Notify,
     /// A warm one was added.
@@ -77,6 +83,7 @@ impl Pool {
             start_timeout: config.start_timeout,
             places: Arc::new(Semaphore::new(max_sandboxes)),
             ready: Mutex::default(),
+            last_taken: Mutex::default(),
             taken: Notify::new(),
             added: Notify::new(),
             list: Arc::default(),
@@ -177,6 +184,7 @@ impl Pool {
         let index = ready.iter().position(Sandbox::is_alive)?;
         let sandbox = ready.remove(index);
         drop(ready);
+        *lock(&self.last_taken) = Some(Instant::now());
         self.taken.notify_one();
         sandbox
     }
@@ -228,11 +236,17 @@ async fn keep_warm(pool: Weak<Pool>) {
         if pool.is_stopping.load(Ordering::Relaxed) {
             return;
         }
-        let missing = {
+        let (missing, is_empty) = {
             let mut ready = lock(&pool.ready);
             ready.retain(Sandbox::is_alive);
-            ready.len() < pool.warm
+            (ready.len() < pool.warm, ready.is_empty())
         };
+        let last_taken = *lock(&pool.last_taken);
+        let not_before = last_taken.map(|at| at + REFILL_DELAY).filter(|at| *at > Instant::now());
+        if let (true, false, Some(not_before)) = (missing, is_empty, not_before) {
+            drop(timeout_at(not_before, stopping).await);
+            continue;
+        }
         let place = if missing { Arc::clone(&pool.places).try_acquire_owned().ok() } else { None };
         let Some(place) = place else {
             tokio::select! {
