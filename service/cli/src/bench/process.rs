@@ -1,6 +1,10 @@
-//! Memory of processes, read from /proc.
+//! Memory and processor time of processes.
+
+use std::time::Duration;
 
 use anyhow::{Context as _, Result};
+use nix::sys::resource::{UsageWho, getrusage};
+use nix::sys::time::TimeVal;
 
 /// The resident size of a process that is its own, in bytes: what is shared with other processes,
 /// such as the pages of the binary, is counted in part (the kernel's proportional set size).
@@ -11,6 +15,13 @@ pub fn proportional_bytes(pid: u32) -> Result<u64> {
 /// The resident size of a process, in bytes.
 pub fn resident_bytes(pid: u32) -> Result<u64> {
     field(pid, "status", "VmRSS:")
+}
+
+/// Processor time of this process so far, of all its threads.
+pub fn processor_time() -> Result<Duration> {
+    let usage = getrusage(UsageWho::RUSAGE_SELF).context("can't read the use of the processor")?;
+    let micros = |time: TimeVal| (time.tv_sec() * 1_000_000 + time.tv_usec()).unsigned_abs();
+    Ok(Duration::from_micros(micros(usage.user_time()) + micros(usage.system_time())))
 }
 
 /// The processes below `pid`, itself not among them.
