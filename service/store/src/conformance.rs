@@ -58,6 +58,7 @@ macro_rules! suite {
             a_sweep_deletes_what_closed_before
             a_sweep_keeps_the_newest_within_the_bytes
             a_sweep_forgets_old_requests_and_no_sandbox
+            a_sweep_forgets_catalogs_that_nothing_names
             the_size_follows_appends_and_sweeps
             a_closed_store_refuses_calls
         }

@@ -28,6 +28,15 @@
 //! | `sandboxes` | a sandbox: whether it was used, and what of it is committed; kept for ever |
 //! | `requests` | a request that was done, by its idempotency key |
 //! | `catalogs` | a tenant's catalog |
+//! | `catalog_names` | a session that names a catalog |
+//! | `catalog_totals` | how many catalogs a tenant keeps, and their bytes |
+//!
+//! # Catalogs
+//!
+//! A catalog is kept while a session of its tenant is kept that names it, itself or in a program,
+//! and as long after it was put last as closed sessions are kept. A tenant has at most
+//! [`TENANT_CATALOGS_MAX`] of them with [`TENANT_CATALOGS_BYTES_MAX`] bytes; over it a new one is
+//! refused as full.
 
 mod codec;
 #[cfg(test)]
@@ -37,4 +46,5 @@ mod rules;
 mod sqlite;
 
 pub use memory::MemoryStore;
+pub use rules::{TENANT_CATALOGS_BYTES_MAX, TENANT_CATALOGS_MAX};
 pub use sqlite::{OpenError, SqliteConfig, SqliteStore, measure_bare_commit};

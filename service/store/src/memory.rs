@@ -1,7 +1,8 @@
 //! The store of tests: all in memory, by the same rules and with the same encoding as the others.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::{Mutex, MutexGuard};
+use std::time::SystemTime;
 
 use async_trait::async_trait;
 use bytes::Bytes;
@@ -15,7 +16,7 @@ use seance_core::store::{
 use seance_core::time::Timestamp;
 
 use crate::codec::{decode, decode_record, failed};
-use crate::rules::{Head, Staged, admit, check_key, taken_over};
+use crate::rules::{CatalogTotals, Head, PUT_AGAIN_AFTER, Staged, admit, check_key, taken_over};
 
 /// A store in memory. Nothing outlives it.
 ///
@@ -30,8 +31,14 @@ struct State {
     sessions: BTreeMap<SessionId, Session>,
     sandboxes: HashMap<SandboxId, Sandbox>,
     requests: BTreeMap<(TenantId, String, String), DoneRequest>,
-    catalogs: HashMap<(TenantId, CatalogDigest), Bytes>,
+    catalogs: HashMap<(TenantId, CatalogDigest), Catalog>,
+    catalog_totals: HashMap<TenantId, CatalogTotals>,
     closed: bool,
+}
+
+struct Catalog {
+    json: Bytes,
+    put_at: Timestamp,
 }
 
 struct Session {
@@ -41,6 +48,8 @@ struct Session {
     events: Vec<Bytes>,
     programs: BTreeMap<ProgramNumber, Bytes>,
     blobs: HashMap<BlobId, NewBlob>,
+    /// The catalogs that it names.
+    catalogs: BTreeSet<CatalogDigest>,
     bytes: u64,
 }
 
@@ -98,6 +107,7 @@ impl State {
         session.bytes += bytes;
         session.events.extend(staged.events.into_iter().map(|event| event.body));
         session.programs.extend(staged.programs);
+        session.catalogs.extend(staged.catalogs);
         if let Some(record) = staged.record {
             session.record = record.body;
         }
@@ -135,6 +145,24 @@ impl State {
         }
         doomed
     }
+
+    /// Forgets catalogs that were put before, and that no session names.
+    fn forget_catalogs(&mut self, before: Timestamp) {
+        let names = |session: &Session| {
+            let tenant = session.head.tenant.clone();
+            session.catalogs.iter().map(move |digest| (tenant.clone(), digest.clone())).collect::<Vec<_>>()
+        };
+        let named: HashSet<_> = self.sessions.values().flat_map(names).collect();
+        let totals = &mut self.catalog_totals;
+        self.catalogs.retain(|key, catalog| {
+            let is_kept = catalog.put_at >= before || named.contains(key);
+            if !is_kept && let Some(totals) = totals.get_mut(&key.0) {
+                totals.n_catalogs -= 1;
+                totals.bytes -= catalog.json.len() as u64;
+            }
+            is_kept
+        });
+    }
 }
 
 impl Session {
@@ -145,6 +173,7 @@ impl Session {
             events: Vec::new(),
             programs: BTreeMap::new(),
             blobs: HashMap::new(),
+            catalogs: BTreeSet::new(),
             bytes: 0,
         }
     }
@@ -265,17 +294,31 @@ impl SessionStore for MemoryStore {
         done: Option<DoneRequest>,
     ) -> Result<(), Error> {
         let mut state = self.state()?;
+        if let Some(done) = &done {
+            check_key(done)?;
+            state.check_free(tenant, done)?;
+        }
+        let put_at = Timestamp::from_system(SystemTime::now());
+        let key = (tenant.clone(), digest.clone());
+        match state.catalogs.get_mut(&key) {
+            Some(catalog) if put_at.since(catalog.put_at) >= PUT_AGAIN_AFTER => catalog.put_at = put_at,
+            Some(_) => {}
+            None => {
+                let totals = state.catalog_totals.get(tenant).copied().unwrap_or_default();
+                let totals = totals.with(tenant, json.len())?;
+                state.catalog_totals.insert(tenant.clone(), totals);
+                state.catalogs.insert(key, Catalog { json, put_at });
+            }
+        }
         if let Some(done) = done {
-            check_key(&done)?;
-            state.check_free(tenant, &done)?;
             state.requests.insert(request_key(tenant, &done), done);
         }
-        state.catalogs.entry((tenant.clone(), digest.clone())).or_insert(json);
         Ok(())
     }
 
     async fn catalog(&self, tenant: &TenantId, digest: &CatalogDigest) -> Result<Option<Bytes>, Error> {
-        Ok(self.state()?.catalogs.get(&(tenant.clone(), digest.clone())).cloned())
+        let state = self.state()?;
+        Ok(state.catalogs.get(&(tenant.clone(), digest.clone())).map(|catalog| catalog.json.clone()))
     }
 
     async fn done_request(
@@ -295,6 +338,7 @@ impl SessionStore for MemoryStore {
             state.sessions.remove(id);
         }
         state.requests.retain(|_, done| done.at >= retention.done_before);
+        state.forget_catalogs(retention.closed_before);
         Ok(doomed.len() as u64)
     }
 
@@ -318,12 +362,34 @@ impl SessionStore for MemoryStore {
 mod tests {
     use std::sync::Arc;
 
+    use seance_core::ids::TenantId;
+    use seance_core::store::{Retention, SessionStore};
+    use seance_core::time::Timestamp;
+
     use super::MemoryStore;
-    use crate::conformance::Fixture;
+    use crate::TENANT_CATALOGS_MAX;
+    use crate::conformance::{Fixture, check_full_of_catalogs, put};
 
     fn fixture() -> Fixture {
         Fixture { store: Arc::new(MemoryStore::new()), dir: None }
     }
 
     crate::conformance::suite!(fixture());
+
+    #[tokio::test]
+    async fn a_tenant_keeps_catalogs_within_bounds() {
+        let store = MemoryStore::new();
+        let tenant = TenantId::default_tenant();
+        for n in 0..usize::try_from(TENANT_CATALOGS_MAX).unwrap() {
+            put(&store, &tenant, n).await;
+        }
+        check_full_of_catalogs(&store, 0).await;
+        let retention = Retention {
+            closed_before: Timestamp(i64::MAX),
+            done_before: Timestamp(i64::MIN),
+            closed_bytes_max: u64::MAX,
+        };
+        store.sweep(retention).await.unwrap();
+        put(&store, &tenant, usize::MAX).await;
+    }
 }

@@ -1,9 +1,11 @@
 //! What an append must be to be taken. The rules are the same for every backend: they see the
 //! session's head and the append, and nothing else.
 
+use std::time::Duration;
+
 use bytes::Bytes;
 use seance_core::event::{Event, EventKind};
-use seance_core::ids::{Epoch, EventSeq, ProgramNumber, SandboxId, SessionId, TenantId};
+use seance_core::ids::{CatalogDigest, Epoch, EventSeq, ProgramNumber, SandboxId, SessionId, TenantId};
 use seance_core::session::{SessionRecord, SessionState};
 use seance_core::store::{Append, DoneRequest, Error, IDEMPOTENCY_KEY_BYTES_MAX, NewBlob};
 use seance_core::time::Timestamp;
@@ -12,6 +14,14 @@ use crate::codec::{encode, failed};
 
 /// The most bytes of one append. Larger ones are refused; the limits of a session are far below.
 pub(crate) const APPEND_BYTES_MAX: usize = 256 * 1024 * 1024;
+
+/// The most catalogs that are kept of one tenant.
+pub const TENANT_CATALOGS_MAX: u64 = 20_000;
+/// The most bytes of them, as JSON.
+pub const TENANT_CATALOGS_BYTES_MAX: u64 = 2 * 1024 * 1024 * 1024;
+/// A catalog that is put again counts as put then, when this long has passed: most are put with
+/// every session.
+pub(crate) const PUT_AGAIN_AFTER: Duration = Duration::from_secs(60 * 60);
 
 /// What of a session decides whether an append is taken.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -58,6 +68,8 @@ pub(crate) struct Staged {
     pub uses_sandbox: Option<SandboxId>,
     pub acknowledges: Option<(SandboxId, u64)>,
     pub done: Option<DoneRequest>,
+    /// The catalogs that its record and its programs name, each once.
+    pub catalogs: Vec<CatalogDigest>,
 }
 
 impl Staged {
@@ -82,6 +94,11 @@ impl Staged {
             return Err(failed("appending", "a record of another session"));
         }
         done.as_ref().map(check_key).transpose()?;
+        let named = record.iter().map(|record| &record.catalog);
+        let mut catalogs: Vec<_> =
+            named.chain(programs.iter().map(|program| &program.catalog)).flatten().cloned().collect();
+        catalogs.sort_unstable();
+        catalogs.dedup();
         let staged = Self {
             creates: false,
             events: events.iter().map(stage_event).collect::<Result<_, _>>()?,
@@ -97,6 +114,7 @@ impl Staged {
             uses_sandbox,
             acknowledges,
             done,
+            catalogs,
         };
         if staged.weight() > APPEND_BYTES_MAX {
             return Err(failed("appending", "the append is too large"));
@@ -179,6 +197,28 @@ pub(crate) fn taken_over(head: &Head, at: Timestamp) -> Result<(Head, StagedEven
     Ok((Head { epoch, last_seq: seq, last_at: at, ..head.clone() }, stage_event(&event)?))
 }
 
+/// How much a tenant keeps in catalogs.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct CatalogTotals {
+    pub n_catalogs: u64,
+    pub bytes: u64,
+}
+
+impl CatalogTotals {
+    /// What it is with one more catalog, or why that is refused.
+    pub fn with(self, tenant: &TenantId, bytes: usize) -> Result<Self, Error> {
+        let with = Self { n_catalogs: self.n_catalogs + 1, bytes: self.bytes.saturating_add(bytes as u64) };
+        if with.n_catalogs > TENANT_CATALOGS_MAX || with.bytes > TENANT_CATALOGS_BYTES_MAX {
+            let message = format!(
+                "tenant {tenant} keeps {} catalogs with {} bytes, and may keep {TENANT_CATALOGS_MAX} with {TENANT_CATALOGS_BYTES_MAX}; those that no session names go when retention is over",
+                self.n_catalogs, self.bytes
+            );
+            return Err(Error::Full { message });
+        }
+        Ok(with)
+    }
+}
+
 /// Refuses a key that is too long.
 pub(crate) fn check_key(done: &DoneRequest) -> Result<(), Error> {
     if done.key.len() > IDEMPOTENCY_KEY_BYTES_MAX {
@@ -194,4 +234,29 @@ fn stage_event(event: &Event) -> Result<StagedEvent, Error> {
 fn stage_record(record: &SessionRecord) -> Result<StagedRecord, Error> {
     let labels = serde_json::to_string(&record.labels).map_err(|error| failed("encoding labels", error))?;
     Ok(StagedRecord { state: record.state, labels, body: encode(record)?.into() })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn catalogs_are_counted_and_bounded_as_the_page_of_limits_says() {
+        let tenant = TenantId::default_tenant();
+        let with = |n_catalogs, bytes| CatalogTotals { n_catalogs, bytes }.with(&tenant, 10);
+        assert_eq!(with(1, 5).unwrap(), CatalogTotals { n_catalogs: 2, bytes: 15 });
+        for (n_catalogs, bytes, fits) in [
+            (TENANT_CATALOGS_MAX - 1, 0, true),
+            (TENANT_CATALOGS_MAX, 0, false),
+            (0, TENANT_CATALOGS_BYTES_MAX - 10, true),
+            (0, TENANT_CATALOGS_BYTES_MAX - 9, false),
+            (0, u64::MAX, false),
+        ] {
+            let result = with(n_catalogs, bytes);
+            assert_eq!(result.is_ok(), fits, "{result:?}");
+        }
+        let page = include_str!("../../../docs/limits.md");
+        let gib = TENANT_CATALOGS_BYTES_MAX >> 30;
+        assert!(page.contains(&format!("at most {TENANT_CATALOGS_MAX} catalogs with {gib} GiB")));
+    }
 }

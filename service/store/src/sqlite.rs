@@ -14,7 +14,7 @@ mod writer;
 
 use std::path::PathBuf;
 use std::sync::{Arc, RwLock};
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use async_trait::async_trait;
 use bytes::Bytes;
@@ -232,7 +232,13 @@ impl SessionStore for SqliteStore {
         if json.len() > APPEND_BYTES_MAX {
             return Err(failed("keeping a catalog", "the catalog is too large"));
         }
-        let catalog = Box::new(NewCatalog { tenant: tenant.clone(), digest: digest.clone(), json, done });
+        let catalog = Box::new(NewCatalog {
+            tenant: tenant.clone(),
+            digest: digest.clone(),
+            json,
+            put_at: Timestamp::from_system(SystemTime::now()),
+            done,
+        });
         let weight = catalog.json.len();
         self.ask("keeping a catalog", weight, |room, answer| {
             Job::Write(Write::Catalog { catalog, answer, _room: room })

@@ -3,27 +3,26 @@
 //! The test starts itself as a child that appends and prints what was answered, kills it with
 //! SIGKILL after a random number of answers, and opens what it left.
 
+mod support;
+
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-use std::time::Duration;
 
 use bytes::Bytes;
 use proptest::prelude::Rng;
 use proptest::test_runner::{RngAlgorithm, TestRng};
 use seance_core::event::{Event, EventKind, OutputSource};
-use seance_core::ids::{BlobId, Epoch, EventSeq, SandboxId, SessionId, TenantId};
-use seance_core::limits::Limits;
-use seance_core::session::{SessionRecord, SessionState};
+use seance_core::ids::{BlobId, Epoch, EventSeq, TenantId};
+use seance_core::session::SessionRecord;
 use seance_core::store::{Append, DoneRequest, NewBlob, SessionStore};
-use seance_core::time::Timestamp;
 use seance_store::{SqliteConfig, SqliteStore};
+use support::{AT, record, sandbox_id, session_id};
 
 const DIR: &str = "SEANCE_STORE_CRASH_DIR";
 const ROUNDS: usize = 20;
 const SESSIONS: u8 = 4;
-const AT: Timestamp = Timestamp(1_700_000_000_000_000);
 
 /// Appends until it is killed when the parent says where; else a few, as a test of its own.
 #[tokio::test]
@@ -98,7 +97,7 @@ async fn append_to(store: &SqliteStore, session: u8, n_appends: u64, answered: f
     let found = store.session(&tenant, session_id(session)).await.unwrap();
     let mut last = found.map_or(0, |record| record.last_seq.0);
     if last == 0 {
-        let (record, append) = (record(session, 1), appended(session, 0, 1));
+        let (record, append) = (record_at(session, 1), appended(session, 0, 1));
         store.create(record, append).await.unwrap();
         last = 1;
     }
@@ -161,7 +160,7 @@ fn appended(session: u8, last: u64, n: u64) -> Append {
     let seq = last + n;
     Append {
         events: (last + 1..=seq).map(|seq| event(session, seq)).collect(),
-        record: Some(Box::new(record(session, seq))),
+        record: Some(Box::new(record_at(session, seq))),
         blobs: vec![NewBlob {
             id: blob_id(session, seq),
             media_type: "text/plain".to_owned(),
@@ -185,37 +184,10 @@ fn event(session: u8, seq: u64) -> Event {
     Event { seq: EventSeq(seq), at: AT, program: None, kind }
 }
 
-fn record(session: u8, seq: u64) -> SessionRecord {
-    SessionRecord {
-        tenant: TenantId::default_tenant(),
-        id: session_id(session),
-        state: SessionState::Open,
-        reason: String::new(),
-        engine: "javascript".to_owned(),
-        min_version: String::new(),
-        engine_options: Vec::new(),
-        limits: Limits::default(),
-        labels: BTreeMap::new(),
-        catalog: None,
-        idle_timeout: Duration::from_secs(60),
-        created_at: AT,
-        expires_at: AT,
-        active_program: None,
-        last_program: seq,
-        sandbox: Some(sandbox_id(session)),
-        last_seq: EventSeq(seq),
-        kept: BTreeMap::new(),
-        observed: None,
-        epoch: Epoch(1),
-    }
-}
-
-fn session_id(session: u8) -> SessionId {
-    SessionId::mint(AT, [session; 10])
-}
-
-fn sandbox_id(session: u8) -> SandboxId {
-    SandboxId::mint(AT, [session; 10])
+/// The record after its event `seq`.
+fn record_at(session: u8, seq: u64) -> SessionRecord {
+    let sandbox = Some(sandbox_id(session));
+    SessionRecord { last_program: seq, last_seq: EventSeq(seq), sandbox, ..record(session) }
 }
 
 fn blob_id(session: u8, seq: u64) -> BlobId {

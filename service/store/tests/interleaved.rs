@@ -1,20 +1,19 @@
 //! Any interleaving of appends of several sessions, at the same time and one after the other,
 //! leaves what a plain model of the rules says: every store, every answer.
 
+mod support;
+
 use std::collections::{BTreeMap, BTreeSet};
-use std::time::Duration;
 
 use futures::future::join_all;
 use proptest::prelude::*;
 use seance_core::event::{Event, EventKind};
-use seance_core::ids::{Epoch, EventSeq, SandboxId, SessionId, TenantId};
-use seance_core::limits::Limits;
+use seance_core::ids::{Epoch, EventSeq, TenantId};
 use seance_core::session::{SessionRecord, SessionState};
 use seance_core::store::{Append, DoneRequest, Error, Retention, SessionStore};
 use seance_core::time::Timestamp;
 use seance_store::{MemoryStore, SqliteConfig, SqliteStore};
-
-const AT: Timestamp = Timestamp(1_700_000_000_000_000);
+use support::{AT, record, sandbox_id, session_id};
 
 /// One append, right or wrong.
 #[derive(Debug, Clone)]
@@ -233,31 +232,6 @@ proptest! {
     }
 }
 
-fn record(session: u8) -> SessionRecord {
-    SessionRecord {
-        tenant: TenantId::default_tenant(),
-        id: session_id(session),
-        state: SessionState::Open,
-        reason: String::new(),
-        engine: "javascript".to_owned(),
-        min_version: String::new(),
-        engine_options: Vec::new(),
-        limits: Limits::default(),
-        labels: BTreeMap::new(),
-        catalog: None,
-        idle_timeout: Duration::from_secs(60),
-        created_at: AT,
-        expires_at: AT,
-        active_program: None,
-        last_program: 0,
-        sandbox: None,
-        last_seq: EventSeq(0),
-        kept: BTreeMap::new(),
-        observed: None,
-        epoch: Epoch(1),
-    }
-}
-
 fn request(key: u8) -> DoneRequest {
     DoneRequest {
         method: "Execute".to_owned(),
@@ -266,12 +240,4 @@ fn request(key: u8) -> DoneRequest {
         outcome: String::new(),
         at: AT,
     }
-}
-
-fn session_id(session: u8) -> SessionId {
-    SessionId::mint(AT, [session; 10])
-}
-
-fn sandbox_id(sandbox: u8) -> SandboxId {
-    SandboxId::mint(AT, [sandbox; 10])
 }

@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 use std::path::Path;
 
 use anyhow::{Context, Result};
-use seance_core::{limits, reasons};
+use seance_core::{catalog, limits, reasons};
 
 use crate::{Finding, repo::Files};
 
@@ -134,6 +134,16 @@ fn limits_page() -> String {
             cell(row.description)
         );
     }
+    let _ = write!(
+        page,
+        "\n## Catalogs\n\nA catalog has at most {} tools and {} KiB of names, descriptions and schemas; over that it is \
+         refused (`CATALOG_TOO_LARGE`). A tenant keeps at most 20000 catalogs with 2 GiB together; over that a new one \
+         is refused (`STORE_FULL`). A catalog is kept while a session is kept that names it, itself or in a program, \
+         and as long after it was put last as closed sessions are kept (`retention_days`); then its digest is \
+         `CATALOG_NOT_FOUND` until it is put again.\n",
+        catalog::TOOLS_MAX,
+        catalog::CATALOG_BYTES_MAX / 1024
+    );
     page
 }
 

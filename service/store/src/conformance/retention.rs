@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use seance_core::ids::ProgramNumber;
+use seance_core::ids::{CatalogDigest, ProgramNumber};
 use seance_core::program::ProgramState;
 use seance_core::store::{Append, Error, Retention, SessionStore, StoreSize};
 
@@ -92,6 +92,66 @@ pub(crate) async fn a_sweep_forgets_old_requests_and_no_sandbox(store: &dyn Sess
     let result = store.append(Append { uses_sandbox: Some(sandbox_id(1)), ..to(&other) }).await;
     assert!(matches!(result, Err(Error::SandboxUsed { .. })), "{result:?}");
     store.append(Append { done: Some(done("Execute", "old")), ..to(&other) }).await.unwrap();
+}
+
+fn catalog(n: usize) -> (CatalogDigest, Bytes) {
+    let json = Bytes::from(format!(r#"{{"tools":[],"n":{n}}}"#));
+    (CatalogDigest::of(&json), json)
+}
+
+/// A catalog stays while a session of its tenant names it, by itself or in a program.
+pub(crate) async fn a_sweep_forgets_catalogs_that_nothing_names(store: &dyn SessionStore) {
+    let (ours, theirs) = (TenantId::default_tenant(), tenant("other"));
+    let (own, of_program, of_nothing) =
+        (put(store, &ours, 1).await, put(store, &ours, 2).await, put(store, &ours, 3).await);
+    for n in 10..40 {
+        put(store, &ours, n).await;
+    }
+    assert_eq!(put(store, &theirs, 1).await, own);
+    let made = SessionRecord { catalog: Some(own.clone()), ..record(1) };
+    create(store, &made).await;
+    let ran = ProgramRecord { catalog: Some(of_program.clone()), ..program(&made, 1, ProgramState::Running) };
+    store.append(Append { programs: vec![ran], ..to(&made) }).await.unwrap();
+
+    let left = async |tenant: &TenantId| {
+        let mut left = Vec::new();
+        for digest in [&own, &of_program, &of_nothing, &catalog(39).0] {
+            left.push(store.catalog(tenant, digest).await.unwrap().is_some());
+        }
+        left
+    };
+    store.sweep(KEEP).await.unwrap();
+    assert_eq!(left(&ours).await, [true, true, true, true]);
+    let forget = Retention { closed_before: Timestamp(i64::MAX), ..KEEP };
+    store.sweep(forget).await.unwrap();
+    assert_eq!(left(&ours).await, [true, true, false, false]);
+    assert_eq!(left(&theirs).await, [false; 4]);
+    assert_eq!(put(store, &ours, 3).await, of_nothing);
+
+    close(store, &made, AT).await;
+    assert_eq!(store.sweep(forget).await.unwrap(), 1);
+    assert_eq!(left(&ours).await, [false; 4]);
+}
+
+/// A tenant with as many catalogs as it may keep puts the same again, and no other until some are
+/// forgotten. The backend's own test has filled the store.
+pub(crate) async fn check_full_of_catalogs(store: &dyn SessionStore, kept: usize) {
+    let (ours, theirs) = (TenantId::default_tenant(), tenant("other"));
+    let (digest, json) = catalog(usize::MAX);
+    let result = store.put_catalog(&ours, &digest, json, Some(done("PutCatalog", "k"))).await;
+    let Err(Error::Full { message }) = result else { panic!("{result:?}") };
+    assert!(message.contains(&crate::TENANT_CATALOGS_MAX.to_string()), "{message}");
+    assert!(store.done_request(&ours, "PutCatalog", "k").await.unwrap().is_none());
+    assert_eq!(store.catalog(&ours, &digest).await.unwrap(), None);
+    put(store, &ours, kept).await;
+    put(store, &theirs, usize::MAX).await;
+}
+
+/// Puts catalog `n` of a tenant.
+pub(crate) async fn put(store: &dyn SessionStore, tenant: &TenantId, n: usize) -> CatalogDigest {
+    let (digest, json) = catalog(n);
+    store.put_catalog(tenant, &digest, json, None).await.unwrap();
+    digest
 }
 
 pub(crate) async fn the_size_follows_appends_and_sweeps(store: &dyn SessionStore) {

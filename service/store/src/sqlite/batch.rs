@@ -15,7 +15,7 @@ use serde::Serialize;
 use sqlx::sqlite::SqliteArguments;
 use sqlx::{Arguments, AssertSqlSafe};
 
-use crate::rules::{Head, Staged, StagedEvent, admit, taken_over};
+use crate::rules::{CatalogTotals, Head, PUT_AGAIN_AFTER, Staged, StagedEvent, admit, taken_over};
 
 /// Bytes of a blob in one row.
 pub(super) const CHUNK_BYTES: usize = 256 * 1024;
@@ -42,11 +42,15 @@ pub(super) struct NewCatalog {
     pub tenant: TenantId,
     pub digest: CatalogDigest,
     pub json: Bytes,
+    pub put_at: Timestamp,
     pub done: Option<DoneRequest>,
 }
 
 /// An idempotency key with its scope: tenant, method, key.
 pub(super) type RequestKey = (String, String, String);
+
+/// A catalog with its scope.
+pub(super) type CatalogKey = (TenantId, CatalogDigest);
 
 /// What is known before a batch is made; it is kept up to date while it is made.
 #[derive(Debug, Default)]
@@ -57,6 +61,10 @@ pub(super) struct Facts {
     pub used: HashSet<SandboxId>,
     /// The keys of the batch that are taken.
     pub taken: HashSet<RequestKey>,
+    /// The catalogs of the batch that are kept, and when they were put.
+    pub catalogs: HashMap<CatalogKey, Timestamp>,
+    /// What the tenants of the batch's catalogs keep.
+    pub catalog_totals: HashMap<TenantId, CatalogTotals>,
     /// The key of the next new session.
     pub next_session: i64,
     pub totals: Totals,
@@ -77,6 +85,8 @@ pub(super) struct Batch {
     sandboxes: Rows,
     requests: Rows,
     catalogs: Rows,
+    catalogs_again: Rows,
+    catalog_names: Rows,
 }
 
 impl Batch {
@@ -113,10 +123,22 @@ impl Batch {
 
     /// Adds a catalog, or says why it is refused; then nothing was added.
     pub fn catalog(&mut self, catalog: &NewCatalog) -> Result<(), Error> {
-        self.check_free(&catalog.tenant, catalog.done.as_ref())?;
-        let (at, n) = self.catalogs.keep(&catalog.json);
-        self.catalogs.push((catalog.tenant.as_str(), catalog.digest.as_str(), at, n));
-        self.add_request(&catalog.tenant, catalog.done.as_ref());
+        let NewCatalog { tenant, digest, json, put_at, done } = catalog;
+        self.check_free(tenant, done.as_ref())?;
+        let key = (tenant.clone(), digest.clone());
+        match self.facts.catalogs.get(&key) {
+            Some(before) if put_at.since(*before) < PUT_AGAIN_AFTER => {}
+            Some(_) => self.catalogs_again.push((tenant.as_str(), digest.as_str(), put_at.0)),
+            None => {
+                let totals = self.facts.catalog_totals.get(tenant).copied().unwrap_or_default();
+                let totals = totals.with(tenant, json.len())?;
+                self.facts.catalog_totals.insert(tenant.clone(), totals);
+                let (at, n) = self.catalogs.keep(json);
+                self.catalogs.push((tenant.as_str(), digest.as_str(), at, n, put_at.0));
+            }
+        }
+        self.facts.catalogs.insert(key, *put_at);
+        self.add_request(tenant, done.as_ref());
         Ok(())
     }
 
@@ -138,6 +160,8 @@ impl Batch {
             (SANDBOXES, self.sandboxes),
             (REQUESTS, self.requests),
             (CATALOGS, self.catalogs),
+            (CATALOGS_AGAIN, self.catalogs_again),
+            (CATALOG_NAMES, self.catalog_names),
         ] {
             rows.bind(table, &mut sql, &mut arguments);
         }
@@ -178,6 +202,9 @@ impl Batch {
         }
         if let Some((sandbox, number)) = staged.acknowledges {
             self.sandboxes.push((sandbox, 0, int(number)));
+        }
+        for digest in &staged.catalogs {
+            self.catalog_names.push((staged.tenant.as_str(), digest.as_str(), key));
         }
         self.add_request(&staged.tenant, staged.done.as_ref());
     }
@@ -337,9 +364,20 @@ const REQUESTS: Table = Table {
     has_bytes: false,
 };
 const CATALOGS: Table = Table {
-    sql: "INSERT OR IGNORE INTO catalogs (tenant, digest, json)
-          SELECT c.value->>0, c.value->>1, substr(?, c.value->>2, c.value->>3) FROM json_each(?) AS c;",
+    sql: "INSERT INTO catalogs (tenant, digest, json, put_at)
+          SELECT c.value->>0, c.value->>1, substr(?, c.value->>2, c.value->>3), c.value->>4
+          FROM json_each(?) AS c;",
     has_bytes: true,
+};
+const CATALOGS_AGAIN: Table = Table {
+    sql: "UPDATE catalogs SET put_at = c.value->>2 FROM json_each(?) AS c
+          WHERE catalogs.tenant = c.value->>0 AND catalogs.digest = c.value->>1;",
+    has_bytes: false,
+};
+const CATALOG_NAMES: Table = Table {
+    sql: "INSERT OR IGNORE INTO catalog_names (tenant, digest, session)
+          SELECT c.value->>0, c.value->>1, c.value->>2 FROM json_each(?) AS c;",
+    has_bytes: false,
 };
 const TOTALS: &str = "UPDATE totals SET commits = ?, n_sessions = ?, n_events = ?, bytes = ?;";
 

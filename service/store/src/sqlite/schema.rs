@@ -7,7 +7,8 @@ use sqlx::{AssertSqlSafe, Row, SqliteConnection};
 use super::files::{OpenError, database_error};
 
 /// Migration n makes schema n of schema n - 1. They are never edited once released.
-const MIGRATIONS: &[&str] = &[include_str!("../../migrations/0001.sql")];
+const MIGRATIONS: &[&str] =
+    &[include_str!("../../migrations/0001.sql"), include_str!("../../migrations/0002.sql")];
 
 /// Brings a database to the newest schema. Each step is one transaction.
 pub(super) async fn migrate(path: &Path, connection: &mut SqliteConnection) -> Result<(), OpenError> {

@@ -27,6 +27,34 @@ const FORGET: &str = "
     DELETE FROM requests WHERE (tenant, method, key) IN (
         SELECT tenant, method, key FROM requests WHERE at < ? LIMIT 1000)";
 
+/// Forgets some catalogs that no session names. One that a session is opened with at this very moment
+/// may go, if nothing else named it or put it for as long as retention keeps: the session then has
+/// it until the service starts again.
+const FORGET_CATALOGS: &str = "
+    DELETE FROM catalogs WHERE rowid IN (
+        SELECT rowid FROM catalogs AS c WHERE put_at < ? AND NOT EXISTS (
+            SELECT 1 FROM catalog_names AS n WHERE n.tenant = c.tenant AND n.digest = c.digest)
+        LIMIT 8)";
+
+/// What is forgotten beside sessions.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Forget {
+    requests_before: Timestamp,
+    catalogs_before: Timestamp,
+}
+
+impl Forget {
+    pub const NOTHING: Self =
+        Self { requests_before: Timestamp(i64::MIN), catalogs_before: Timestamp(i64::MIN) };
+
+    fn and(self, other: Self) -> Self {
+        Self {
+            requests_before: self.requests_before.max(other.requests_before),
+            catalogs_before: self.catalogs_before.max(other.catalogs_before),
+        }
+    }
+}
+
 /// One step of each kind. The bounds keep a step to a few milliseconds and the log short.
 const STEPS: &[&str] = &[
     "DELETE FROM blob_chunks WHERE rowid IN (SELECT rowid FROM blob_chunks WHERE session = ?1 LIMIT 16)",
@@ -34,6 +62,7 @@ const STEPS: &[&str] = &[
      AND seq < (SELECT min(seq) FROM events WHERE session = ?1) + 500",
     "DELETE FROM programs WHERE rowid IN (SELECT rowid FROM programs WHERE session = ?1 LIMIT 50)",
     "DELETE FROM blobs WHERE session = ?1",
+    "DELETE FROM catalog_names WHERE session = ?1",
     "DELETE FROM records WHERE session = ?1",
     "DELETE FROM sessions WHERE session = ?1",
 ];
@@ -43,7 +72,11 @@ impl Writer {
     pub(super) async fn sweep(&mut self, retention: Retention, answer: Answer<u64>) {
         match self.doom(retention).await {
             Ok(n_deleted) => {
-                self.purging = Some(retention.done_before.max(self.purging.unwrap_or(Timestamp(i64::MIN))));
+                let forget = Forget {
+                    requests_before: retention.done_before,
+                    catalogs_before: retention.closed_before,
+                };
+                self.purging = Some(forget.and(self.purging.unwrap_or(Forget::NOTHING)));
                 self.sweeps.push((answer, n_deleted));
             }
             // A caller that went away needs no answer.
@@ -67,9 +100,9 @@ impl Writer {
 
     /// Deletes some rows of what is deleted. When none is left, or it fails, sweeps are
     /// answered.
-    pub(super) async fn purge(&mut self, done_before: Timestamp) {
+    pub(super) async fn purge(&mut self, forget: Forget) {
         let purged = match self.connection().await {
-            Ok(connection) => purge_some(connection, done_before).await,
+            Ok(connection) => purge_some(connection, forget).await,
             Err(error) => Err(error),
         };
         let failure = match purged {
@@ -89,14 +122,19 @@ impl Writer {
 }
 
 /// Whether there may be more.
-async fn purge_some(connection: &mut SqliteConnection, done_before: Timestamp) -> Result<bool, sqlx::Error> {
-    if sqlx::query(FORGET).bind(done_before.0).execute(&mut *connection).await?.rows_affected() > 0 {
+async fn purge_some(connection: &mut SqliteConnection, forget: Forget) -> Result<bool, sqlx::Error> {
+    if sqlx::query(FORGET).bind(forget.requests_before.0).execute(&mut *connection).await?.rows_affected() > 0
+    {
         return Ok(true);
     }
     let row = sqlx::query("SELECT session FROM sessions WHERE doomed = 1 LIMIT 1")
         .fetch_optional(&mut *connection)
         .await?;
-    let Some(row) = row else { return Ok(false) };
+    let Some(row) = row else {
+        // After the sessions, because they name catalogs.
+        let forgotten = sqlx::query(FORGET_CATALOGS).bind(forget.catalogs_before.0);
+        return Ok(forgotten.execute(&mut *connection).await?.rows_affected() > 0);
+    };
     let session: i64 = row.try_get(0)?;
     for step in STEPS {
         let done = sqlx::query(*step).bind(session).execute(&mut *connection).await?;

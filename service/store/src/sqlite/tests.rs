@@ -4,11 +4,11 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::sync::Arc;
 
-use seance_core::ids::{Epoch, EventSeq};
+use seance_core::ids::{Epoch, EventSeq, TenantId};
 use seance_core::session::SessionRecord;
 use seance_core::store::{Append, Error, Retention, SessionStore};
 use seance_core::time::Timestamp;
-use sqlx::{ConnectOptions, Connection};
+use sqlx::{ConnectOptions, Connection, Row as _};
 
 use super::{OpenError, SqliteConfig, SqliteStore, files, schema, writer};
 use crate::conformance::{self, *};
@@ -94,7 +94,7 @@ async fn a_newer_schema_and_other_databases_are_refused() {
     open(dir.path()).await.close().await;
     execute(dir.path(), "UPDATE meta SET value = '99' WHERE name = 'schema'").await;
     let result = SqliteStore::open(config(dir.path())).await.map(|_| ());
-    assert!(matches!(result, Err(OpenError::NewerSchema { found: 99, known: 1, .. })), "{result:?}");
+    assert!(matches!(result, Err(OpenError::NewerSchema { found: 99, known: 2, .. })), "{result:?}");
     execute(dir.path(), "UPDATE meta SET value = 'x' WHERE name = 'schema'").await;
     let result = SqliteStore::open(config(dir.path())).await.map(|_| ());
     assert!(matches!(result, Err(OpenError::NotOurs { .. })), "{result:?}");
@@ -108,6 +108,41 @@ async fn a_newer_schema_and_other_databases_are_refused() {
     std::fs::write(&config(dir.path()).path, "no database at all").unwrap();
     let result = SqliteStore::open(config(dir.path())).await.map(|_| ());
     assert!(matches!(result, Err(OpenError::Database { .. })), "{result:?}");
+}
+
+#[tokio::test]
+async fn a_tenant_keeps_catalogs_within_bounds() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = open(dir.path()).await;
+    put(&store, &TenantId::default_tenant(), 0).await;
+    execute(dir.path(), "UPDATE catalog_totals SET n_catalogs = n_catalogs + 19999").await;
+    check_full_of_catalogs(&store, 0).await;
+    execute(dir.path(), "UPDATE catalog_totals SET n_catalogs = n_catalogs - 1").await;
+    put(&store, &TenantId::default_tenant(), usize::MAX).await;
+}
+
+/// A store of the first schema is taken over with its catalogs.
+#[tokio::test]
+async fn an_older_schema_is_brought_up_to_date() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = config(dir.path()).path;
+    std::fs::create_dir(path.parent().unwrap()).unwrap();
+    std::fs::write(&path, "").unwrap();
+    execute(dir.path(), include_str!("../../migrations/0001.sql")).await;
+    execute(
+        dir.path(),
+        "INSERT INTO meta VALUES ('schema', '1');
+         INSERT INTO catalogs VALUES ('default', 'sha256:0', 'old'), ('default', 'sha256:1', 'older')",
+    )
+    .await;
+    let store = open(dir.path()).await;
+    store.close().await;
+    let mut connection = config(dir.path()).connect_options().connect().await.unwrap();
+    let row =
+        "SELECT (SELECT n_catalogs || ' ' || bytes FROM catalog_totals), (SELECT min(put_at) FROM catalogs)";
+    let row = sqlx::query(row).fetch_one(&mut connection).await.unwrap();
+    assert_eq!(row.get::<String, _>(0), "2 8");
+    assert!(row.get::<i64, _>(1) > AT.0, "they count as put now");
 }
 
 /// A full store refuses, keeps what it said, and goes on after a sweep.

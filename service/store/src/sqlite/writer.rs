@@ -2,10 +2,10 @@
 //! the heads of the sessions that were written lately, so that most appends are checked without
 //! asking the database.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 
-use seance_core::ids::{Epoch, EventSeq, SandboxId, SessionId};
+use seance_core::ids::{Epoch, EventSeq, SandboxId, SessionId, TenantId};
 use seance_core::session::SessionRecord;
 use seance_core::store::{Error, Retention};
 use seance_core::time::Timestamp;
@@ -14,10 +14,13 @@ use sqlx::{ConnectOptions, Connection, Row, SqliteConnection};
 use tokio::sync::{OwnedSemaphorePermit, mpsc, oneshot};
 
 use super::SqliteConfig;
-use super::batch::{Batch, Facts, Known, NewCatalog, RequestKey, Totals, request_key, state_of_number};
+use super::batch::{
+    Batch, CatalogKey, Facts, Known, NewCatalog, RequestKey, Totals, request_key, state_of_number,
+};
 use super::files::Lock;
+use super::sweep::Forget;
 use crate::codec::{decode_record, failed};
-use crate::rules::{Head, Staged};
+use crate::rules::{CatalogTotals, Head, Staged};
 
 /// The most jobs in one transaction.
 const BATCH_MAX: usize = 512;
@@ -76,8 +79,9 @@ pub(super) struct Writer {
     heads: HashMap<SessionId, Known>,
     pub(super) totals: Totals,
     next_session: i64,
-    /// Sessions that are deleted may still have rows, and requests from before this are forgotten.
-    pub(super) purging: Option<Timestamp>,
+    /// Sessions that are deleted may still have rows, and requests and catalogs from before these
+    /// times are forgotten.
+    pub(super) purging: Option<Forget>,
     /// Sweeps that are answered when nothing is left to purge.
     pub(super) sweeps: Vec<(Answer<u64>, u64)>,
     _lock: Lock,
@@ -108,7 +112,7 @@ impl Writer {
             heads: HashMap::new(),
             totals: Totals::default(),
             next_session: 1,
-            purging: Some(Timestamp(i64::MIN)),
+            purging: Some(Forget::NOTHING),
             sweeps: Vec::new(),
             _lock: lock,
         };
@@ -120,8 +124,8 @@ impl Writer {
     pub async fn run(mut self, mut queue: mpsc::Receiver<Job>) {
         let mut jobs = Vec::new();
         loop {
-            if let Some(done_before) = self.purging {
-                self.purge(done_before).await;
+            if let Some(forget) = self.purging {
+                self.purge(forget).await;
                 take_queued(&mut queue, &mut jobs);
             } else if queue.recv_many(&mut jobs, BATCH_MAX).await == 0 {
                 break;
@@ -326,6 +330,8 @@ impl Writer {
             heads,
             used: self.read_used(&named.sandboxes).await?,
             taken: self.read_taken(&named.keys).await?,
+            catalogs: self.read_catalogs(&named.catalogs).await?,
+            catalog_totals: self.read_catalog_totals(&named.catalogs).await?,
             next_session: self.next_session,
             totals: self.totals,
         })
@@ -355,6 +361,34 @@ impl Writer {
         Ok(taken.await?.into_iter().collect())
     }
 
+    async fn read_catalogs(
+        &mut self,
+        catalogs: &[CatalogKey],
+    ) -> Result<HashMap<CatalogKey, Timestamp>, sqlx::Error> {
+        let sql = "SELECT catalogs.tenant, catalogs.digest, put_at FROM json_each(?) AS j
+                   JOIN catalogs ON catalogs.tenant = j.value->>0 AND catalogs.digest = j.value->>1";
+        let kept = self.lookup(sql, catalogs, |row| {
+            Ok(((parsed(row, "tenant")?, parsed(row, "digest")?), Timestamp(row.try_get("put_at")?)))
+        });
+        Ok(kept.await?.into_iter().collect())
+    }
+
+    async fn read_catalog_totals(
+        &mut self,
+        catalogs: &[CatalogKey],
+    ) -> Result<HashMap<TenantId, CatalogTotals>, sqlx::Error> {
+        let tenants: BTreeSet<_> = catalogs.iter().map(|(tenant, _)| tenant).collect();
+        let tenants: Vec<_> = tenants.into_iter().collect();
+        let sql = "SELECT tenant, n_catalogs, bytes FROM json_each(?) AS j
+                   JOIN catalog_totals ON tenant = j.value";
+        let totals = self.lookup(sql, &tenants, |row| {
+            let number = |column| Ok::<_, sqlx::Error>(row.try_get::<i64, _>(column)?.unsigned_abs());
+            let totals = CatalogTotals { n_catalogs: number("n_catalogs")?, bytes: number("bytes")? };
+            Ok((parsed(row, "tenant")?, totals))
+        });
+        Ok(totals.await?.into_iter().collect())
+    }
+
     /// Rows for a list of things; asks nothing for none.
     async fn lookup<T>(
         &mut self,
@@ -377,11 +411,13 @@ struct Named {
     sessions: HashSet<SessionId>,
     sandboxes: Vec<SandboxId>,
     keys: Vec<RequestKey>,
+    catalogs: Vec<CatalogKey>,
 }
 
 impl Named {
     fn of(jobs: &[Write]) -> Self {
-        let mut named = Self { sessions: HashSet::new(), sandboxes: Vec::new(), keys: Vec::new() };
+        let mut named =
+            Self { sessions: HashSet::new(), sandboxes: Vec::new(), keys: Vec::new(), catalogs: Vec::new() };
         for job in jobs {
             match job {
                 Write::Append { staged, .. } => {
@@ -390,6 +426,7 @@ impl Named {
                     named.keys.extend(staged.done.iter().map(|done| request_key(&staged.tenant, done)));
                 }
                 Write::Catalog { catalog, .. } => {
+                    named.catalogs.push((catalog.tenant.clone(), catalog.digest.clone()));
                     named.keys.extend(catalog.done.iter().map(|done| request_key(&catalog.tenant, done)));
                 }
                 Write::TakeOver { session, .. } => drop(named.sessions.insert(*session)),
