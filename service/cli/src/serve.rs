@@ -74,6 +74,7 @@ fn settings(serve: Serve) -> Result<Settings> {
         log_format: serve.log_format,
         log_filter: serve.log_filter,
         otlp_endpoint: serve.otlp_endpoint,
+        ..Settings::default()
     };
     let defaults = Settings { data_dir: default_data_dir(), ..Settings::default() };
     Ok(flags.over(below).over(defaults))

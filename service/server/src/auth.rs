@@ -200,7 +200,7 @@ fn bearer(headers: &HeaderMap) -> Option<&str> {
 /// leaves the tokens as they were, and the log says so.
 pub struct TokensFile {
     path: PathBuf,
-    seen: Option<(SystemTime, u64, u64)>,
+    seen: Option<ChangedAt>,
     sender: watch::Sender<Arc<Tokens>>,
 }
 
@@ -242,8 +242,11 @@ impl TokensFile {
     }
 }
 
-/// What changes when a file is written or replaced.
-fn changed_at(path: &Path) -> Option<(SystemTime, u64, u64)> {
+/// What changes when a file is written or replaced: its time, length and inode.
+pub(crate) type ChangedAt = (SystemTime, u64, u64);
+
+/// What there is of it now; none for a file that can't be had.
+pub(crate) fn changed_at(path: &Path) -> Option<ChangedAt> {
     use std::os::unix::fs::MetadataExt;
     let metadata = std::fs::metadata(path).ok()?;
     Some((metadata.modified().ok()?, metadata.len(), metadata.ino()))

@@ -35,6 +35,8 @@ pub struct Settings {
     pub warm: Option<usize>,
     /// Sandboxes at one time.
     pub max_sandboxes: Option<usize>,
+    /// Seconds that a session waits for a sandbox while all are taken.
+    pub claim_wait_seconds: Option<u64>,
     /// Runs programs without confinement.
     pub unconfined: Option<bool>,
     /// Open sessions of one tenant.
@@ -92,6 +94,8 @@ pub struct Sandboxes {
     pub warm: usize,
     /// Sandboxes at one time.
     pub max: usize,
+    /// How long a session waits for a sandbox while all are taken.
+    pub claim_wait: Duration,
     /// Programs run without confinement.
     pub unconfined: bool,
 }
@@ -174,7 +178,7 @@ impl Settings {
     /// These settings, and where they say nothing, those.
     pub fn over(self, below: Settings) -> Settings {
         first_set!(self, below: listen, admin_listen, data_dir, tokens_file, tls_cert, tls_key, warm,
-            max_sandboxes, unconfined, max_sessions, max_running, retention_days, retention_bytes,
+            max_sandboxes, claim_wait_seconds, unconfined, max_sessions, max_running, retention_days, retention_bytes,
             redact_source, log_format, log_filter, otlp_endpoint)
     }
 
@@ -231,6 +235,8 @@ impl Settings {
         }
         let max = in_range(self.max_sandboxes, 32, 1..=4_096, "max_sandboxes", &mut errors);
         let warm = in_range(self.warm, 2.min(max), 0..=max, "warm", &mut errors);
+        let claim_wait = in_range(self.claim_wait_seconds, 30, 0..=600, "claim_wait_seconds", &mut errors);
+        let claim_wait = Duration::from_secs(claim_wait);
         let max_sessions = in_range(self.max_sessions, 1_000, 1..=1_000_000, "max_sessions", &mut errors);
         let max_running = in_range(self.max_running, 1_000, 1..=1_000_000, "max_running", &mut errors);
         let days = in_range(self.retention_days, 30, 0..=36_500, "retention_days", &mut errors);
@@ -249,7 +255,7 @@ impl Settings {
             edge,
             admin_listen,
             data_dir,
-            sandboxes: Sandboxes { warm, max, unconfined: self.unconfined.unwrap_or(false) },
+            sandboxes: Sandboxes { warm, max, claim_wait, unconfined: self.unconfined.unwrap_or(false) },
             tenant_limits: TenantLimits { max_sessions, max_running },
             keep: Keep { closed_for: Duration::from_secs(days * 24 * 60 * 60), closed_bytes_max },
             redact_source: self.redact_source.unwrap_or(false),
@@ -356,8 +362,9 @@ mod tests {
     #[test]
     fn flags_go_over_the_file() {
         let flags = Settings { warm: Some(5), ..Settings::default() };
-        let file = Settings::from_toml("warm = 1\nmax_sandboxes = 6\ndata_dir = 'memory'").unwrap();
-        let config = flags.over(file).parse().unwrap();
+        let file = "warm = 1\nmax_sandboxes = 6\nclaim_wait_seconds = 5\ndata_dir = 'memory'";
+        let config = flags.over(Settings::from_toml(file).unwrap()).parse().unwrap();
+        assert_eq!(config.sandboxes.claim_wait, Duration::from_secs(5));
         assert_eq!((config.sandboxes.warm, config.sandboxes.max, config.data_dir), (5, 6, None));
     }
 }

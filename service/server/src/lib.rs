@@ -14,6 +14,7 @@ mod service;
 mod services;
 pub mod status;
 pub mod telemetry;
+pub mod tls;
 mod unknown;
 
 pub use service::{DRAIN_TIMEOUT, Error, Service, serve};

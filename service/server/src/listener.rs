@@ -4,7 +4,6 @@
 //! the HTTP/2 server itself has neither.
 
 use std::io;
-use std::net::SocketAddr;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
@@ -21,8 +20,8 @@ use tonic::transport::server::Connected;
 
 /// Connections at one time. More wait in the kernel's queue.
 pub const CONNECTIONS_MAX: usize = 4_096;
-/// A client that has not sent the HTTP/2 preface, or its part of the TLS handshake, after this time
-/// is cut.
+/// A client that has not sent the HTTP/2 preface after this time, after the handshake where there is
+/// TLS, is cut.
 pub const PREFACE_TIMEOUT: Duration = Duration::from_secs(10);
 /// The length of the HTTP/2 preface.
 const PREFACE_BYTES: usize = 24;
@@ -43,13 +42,18 @@ impl Connections {
         Self { slots: Arc::new(Semaphore::new(CONNECTIONS_MAX)), gauge, abort }
     }
 
-    /// The connections of a TCP listener, as long as it is polled.
-    pub fn of_tcp(self, listener: TcpListener) -> impl Stream<Item = io::Result<Connection<TcpStream>>> {
-        futures::stream::unfold((self, listener), |(connections, listener)| async move {
+    /// The connections of a TCP listener, as long as it is polled, each made into what is read and
+    /// written by `open`.
+    pub fn of_tcp<IO>(
+        self,
+        listener: TcpListener,
+        open: impl Fn(TcpStream) -> IO,
+    ) -> impl Stream<Item = io::Result<Connection<IO>>> {
+        futures::stream::unfold((self, listener, open), |(connections, listener, open)| async move {
             let slot = connections.slot().await;
-            let stream = accept(&listener).await;
+            let stream = open(accept(&listener).await);
             let connection = connections.wrap(stream, slot);
-            Some((Ok(connection), (connections, listener)))
+            Some((Ok(connection), (connections, listener, open)))
         })
     }
 
@@ -79,11 +83,6 @@ impl Connections {
             counted: Counted { gauge: self.gauge.clone(), _slot: slot },
         }
     }
-}
-
-/// Binds a TCP listener.
-pub async fn bind(address: SocketAddr) -> io::Result<TcpListener> {
-    TcpListener::bind(address).await
 }
 
 async fn accept(listener: &TcpListener) -> TcpStream {

@@ -5,10 +5,11 @@
 //! sessions.
 
 use std::net::SocketAddr;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures::FutureExt as _;
 use hyper_util::rt::TokioIo;
 use prometheus::Registry;
 use seance_broker::providers::Providers;
@@ -20,22 +21,24 @@ use seance_proto::v1alpha1::{self as proto, engines_server, server_server, sessi
 use seance_sessions::Sessions;
 use seance_store::{MemoryStore, SqliteConfig, SqliteStore};
 use tokio::io::DuplexStream;
+use tokio::net::TcpListener;
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tonic::transport::server::Router;
-use tonic::transport::{Channel, Endpoint, Identity, Server, ServerTlsConfig};
+use tonic::transport::{Channel, Endpoint, Server};
 use tower::layer::util::{Identity as NoLayer, Stack};
 
 use crate::admin::{Admin, Awaited};
 use crate::auth::{Access, TokensFile};
-use crate::config::{Keep, ServerConfig, TlsFiles};
-use crate::listener::{self, Connections, PREFACE_TIMEOUT};
+use crate::config::{Keep, ServerConfig};
+use crate::listener::Connections;
 use crate::metrics::{LeakedSandboxes, Metrics};
 use crate::request::{INBOUND_BYTES_MAX, RequestLayer};
 use crate::services::Api;
-use crate::{auth, telemetry};
+use crate::tls::{Certificate, Secured};
+use crate::{auth, telemetry, tls};
 
 /// Requests of one connection at one time. More wait in the client.
 const STREAMS_MAX: u32 = 1_024;
@@ -74,8 +77,10 @@ pub enum Error {
     #[error("{}", .0.join("; "))]
     Unsafe(Vec<String>),
     /// An address can't be had.
-    #[error("can't listen on {address}")]
+    #[error("can't listen on {address} ({setting}){}", taken(source))]
     Listen {
+        /// The setting that says so.
+        setting: &'static str,
         /// The address.
         address: SocketAddr,
         /// Why.
@@ -85,24 +90,9 @@ pub enum Error {
     /// The tokens file can't be used.
     #[error(transparent)]
     Tokens(#[from] auth::Error),
-    /// A file of the certificate can't be read.
-    #[error("{} can't be read", path.display())]
-    TlsFile {
-        /// The file.
-        path: PathBuf,
-        /// Why.
-        #[source]
-        source: std::io::Error,
-    },
     /// The certificate and its key can't be used.
-    #[error("the certificate {} and its key can't be used", path.display())]
-    Tls {
-        /// The certificate.
-        path: PathBuf,
-        /// Why.
-        #[source]
-        source: tonic::transport::Error,
-    },
+    #[error(transparent)]
+    Tls(#[from] tls::Error),
     /// The store can't be opened.
     #[error("the store can't be opened")]
     Store(#[source] seance_store::OpenError),
@@ -118,6 +108,14 @@ pub enum Error {
     /// A server that has to run ended.
     #[error("the server ended")]
     Server(#[source] Box<dyn std::error::Error + Send + Sync>),
+}
+
+/// What to do about an address that another program has.
+fn taken(error: &std::io::Error) -> &'static str {
+    match error.kind() {
+        std::io::ErrorKind::AddrInUse => ": another program listens there; stop it or set another address",
+        _ => "",
+    }
 }
 
 type EdgeRouter = Router<Stack<RequestLayer, NoLayer>>;
@@ -143,13 +141,21 @@ pub struct Service {
 impl Service {
     /// Starts a service whose sandboxes come from `backend`. Returns when it takes requests.
     pub async fn start(config: &ServerConfig, backend: Arc<dyn SandboxBackend>) -> Result<Self, Error> {
-        let ServerConfig { edge, admin_listen, data_dir, keep, tenant_limits, redact_source, .. } = config;
+        let ServerConfig {
+            edge, admin_listen, data_dir, sandboxes, tenant_limits, keep, redact_source, ..
+        } = config;
         let lacks = edge.what_a_public_address_lacks();
         if !lacks.is_empty() {
             return Err(Error::Unsafe(lacks));
         }
         // An error says that the process has a provider already, which then is the one.
         let _ = rustls::crypto::ring::default_provider().install_default();
+        // Addresses and files first, and nothing is answered before all are there: a service that can't
+        // start leaves nothing behind.
+        let tcp = bind("listen", edge.listen).await?;
+        let admin_tcp = bind("admin_listen", *admin_listen).await?;
+        let tls = edge.tls.clone().map(Certificate::open).transpose()?;
+        let tokens = edge.tokens_file.clone().map(TokensFile::open).transpose()?;
         let registry = Registry::new();
         let metrics = Metrics::register(&registry).map_err(Error::Metrics)?;
         let leaked = LeakedSandboxes::new(Arc::clone(&backend)).map_err(Error::Metrics)?;
@@ -159,35 +165,28 @@ impl Service {
         let mut helpers = JoinSet::new();
 
         let (awaited, is_awaited) = watch::channel(Arc::new(vec!["store", "sessions", "listener"]));
-        let admin_addr = match admin_listen {
-            Some(address) => {
-                let admin = Admin::new(registry.clone(), is_awaited);
-                Some(start_admin(admin, *address, &mut helpers, abort.clone()).await?)
-            }
-            None => None,
-        };
-        let access = match &edge.tokens_file {
-            Some(path) => {
-                let (file, access) = TokensFile::open(path.clone())?;
-                helpers.spawn(async move {
-                    file.watch().await;
-                    Ok(())
-                });
-                access
-            }
-            None => Access::Open,
-        };
-        let tls = edge.tls.as_ref().map(server_tls).transpose()?;
-        let tcp = match edge.listen {
-            Some(address) => Some(bind(address).await?),
-            None => None,
-        };
+        let admin_addr = admin_tcp.map(|(listener, address)| {
+            let (admin, stop) = (Admin::new(registry.clone(), is_awaited), abort.clone());
+            helpers.spawn(async move {
+                admin.serve(listener, stop).await.map_err(|error| Error::Server(Box::new(error)))
+            });
+            address
+        });
+        let access = tokens.map_or(Access::Open, |(file, access)| {
+            helpers.spawn(file.watch().map(Ok));
+            access
+        });
+        let acceptor = tls.map(|(certificate, acceptor)| {
+            helpers.spawn(certificate.watch().map(Ok));
+            acceptor
+        });
 
         let store = open_store(data_dir.as_deref()).await?;
         awaited.send_replace(Arc::new(vec!["sessions", "listener"]));
         let sessions_config = seance_sessions::Config {
             max_sessions: tenant_limits.max_sessions,
             max_running: tenant_limits.max_running,
+            claim_wait: sandboxes.claim_wait,
             redact_source: *redact_source,
             traceparent: Arc::new(telemetry::traceparent_of),
             ..seance_sessions::Config::default()
@@ -206,18 +205,24 @@ impl Service {
         let mut servers = JoinSet::new();
         let (pipes, taken_pipes) = mpsc::channel(PIPES_WAITING_MAX);
         let in_process = RequestLayer::new(Access::Open, metrics.clone(), stopping.clone());
-        let router = router(server(None)?, in_process, &api, health_service.clone())?;
+        let router = router(server(), in_process, &api, health_service.clone())?;
         let incoming = connections.clone().of_channel(taken_pipes);
         servers.spawn(run(router, incoming, stopping.clone()));
         let mut local_addr = None;
         if let Some((listener, address)) = tcp {
             local_addr = Some(address);
             let layer = RequestLayer::new(access, metrics, stopping.clone());
-            let router = self::router(server(tls)?, layer, &api, health_service)?;
-            servers.spawn(run(router, connections.of_tcp(listener), stopping));
+            let router = self::router(server(), layer, &api, health_service)?;
+            match acceptor {
+                Some(acceptor) => {
+                    let secured = move |stream| Secured::accept(&acceptor, stream);
+                    servers.spawn(run(router, connections.of_tcp(listener, secured), stopping));
+                }
+                None => drop(servers.spawn(run(router, connections.of_tcp(listener, |tcp| tcp), stopping))),
+            }
         }
         awaited.send_replace(Arc::new(Vec::new()));
-        tracing::info!(listen = ?local_addr, admin = ?admin_addr, config = ?config, "service started");
+        tell_started(config, local_addr, admin_addr);
         let _abort_on_drop = abort.clone().drop_guard();
         Ok(Self {
             api,
@@ -353,20 +358,14 @@ where
     served.map_err(|error| Error::Server(Box::new(error)))
 }
 
-fn server(tls: Option<ServerTls>) -> Result<Server, Error> {
-    let server = Server::builder()
+fn server() -> Server {
+    Server::builder()
         .http2_keepalive_interval(Some(KEEPALIVE_INTERVAL))
         .http2_keepalive_timeout(Some(KEEPALIVE_TIMEOUT))
         .max_concurrent_streams(STREAMS_MAX)
         .http2_max_header_list_size(HEADER_BYTES_MAX)
         .initial_stream_window_size(STREAM_WINDOW_BYTES)
-        .initial_connection_window_size(CONNECTION_WINDOW_BYTES);
-    match tls {
-        Some(ServerTls { config, path }) => {
-            server.tls_config(config).map_err(|source| Error::Tls { path, source })
-        }
-        None => Ok(server),
-    }
+        .initial_connection_window_size(CONNECTION_WINDOW_BYTES)
 }
 
 fn router<H>(
@@ -402,37 +401,41 @@ where
         .add_service(reflection().build_v1alpha().map_err(Error::Reflection)?))
 }
 
-struct ServerTls {
-    config: ServerTlsConfig,
-    path: PathBuf,
-}
-
-fn server_tls(files: &TlsFiles) -> Result<ServerTls, Error> {
-    let read =
-        |path: &Path| std::fs::read(path).map_err(|source| Error::TlsFile { path: path.to_owned(), source });
-    let identity = Identity::from_pem(read(&files.cert)?, read(&files.key)?);
-    let config = ServerTlsConfig::new().identity(identity).timeout(PREFACE_TIMEOUT);
-    Ok(ServerTls { config, path: files.cert.clone() })
-}
-
-async fn bind(address: SocketAddr) -> Result<(tokio::net::TcpListener, SocketAddr), Error> {
-    let failed = |source| Error::Listen { address, source };
-    let listener = listener::bind(address).await.map_err(failed)?;
+/// Listens on an address, if one is set. Gives the port that was given for port 0.
+async fn bind(
+    setting: &'static str,
+    address: Option<SocketAddr>,
+) -> Result<Option<(TcpListener, SocketAddr)>, Error> {
+    let Some(address) = address else { return Ok(None) };
+    let failed = |source| Error::Listen { setting, address, source };
+    let listener = TcpListener::bind(address).await.map_err(failed)?;
     let bound = listener.local_addr().map_err(failed)?;
-    Ok((listener, bound))
+    Ok(Some((listener, bound)))
 }
 
-async fn start_admin(
-    admin: Admin,
-    address: SocketAddr,
-    helpers: &mut JoinSet<Result<(), Error>>,
-    stop: CancellationToken,
-) -> Result<SocketAddr, Error> {
-    let (listener, bound) = bind(address).await?;
-    helpers.spawn(async move {
-        admin.serve(listener, stop).await.map_err(|error| Error::Server(Box::new(error)))
-    });
-    Ok(bound)
+/// Logs what the service runs with. There are no secrets in it: files are named, not read.
+fn tell_started(config: &ServerConfig, listen: Option<SocketAddr>, admin: Option<SocketAddr>) {
+    let ServerConfig { edge, data_dir, sandboxes, tenant_limits, keep, redact_source, .. } = config;
+    let shown = |path: Option<&Path>| path.map(|path| path.display().to_string());
+    tracing::info!(
+        version = env!("CARGO_PKG_VERSION"),
+        listen = listen.map(tracing::field::display),
+        admin_listen = admin.map(tracing::field::display),
+        data_dir = shown(data_dir.as_deref()).unwrap_or_else(|| "memory".to_owned()),
+        tokens_file = shown(edge.tokens_file.as_deref()),
+        tls_cert = shown(edge.tls.as_ref().map(|tls| tls.cert.as_path())),
+        warm = sandboxes.warm,
+        max_sandboxes = sandboxes.max,
+        claim_wait_seconds = sandboxes.claim_wait.as_secs(),
+        unconfined = sandboxes.unconfined,
+        max_sessions = tenant_limits.max_sessions,
+        max_running = tenant_limits.max_running,
+        retention_days = keep.closed_for.as_secs() / (24 * 60 * 60),
+        retention_bytes = keep.closed_bytes_max,
+        redact_source,
+        otlp_endpoint = config.telemetry.otlp_endpoint,
+        "service started"
+    );
 }
 
 async fn open_store(data_dir: Option<&Path>) -> Result<Arc<dyn SessionStore>, Error> {

@@ -13,7 +13,6 @@ use seance_server::auth::mint_token;
 use seance_server::config::{Edge, Settings};
 use seance_server::{Error, Service};
 use support::{connect, open, reason, settings, start};
-use tonic::transport::{Certificate, Channel, ClientTlsConfig};
 use tonic::{Code, Request};
 
 fn with_token(token: &str) -> Request<proto::GetInfoRequest> {
@@ -138,46 +137,6 @@ async fn a_public_address_is_refused_without_tokens_and_tls() {
     let backend = std::sync::Arc::new(support::Scripted::default());
     let Err(Error::Unsafe(lacks)) = Service::start(&config, backend).await else { panic!("it started") };
     assert!(lacks[0].contains("tokens_file") && lacks[1].contains("tls_cert"), "{lacks:?}");
-}
-
-#[tokio::test]
-async fn tls_is_served_with_a_certificate_of_ones_own() {
-    let ca_key = rcgen::KeyPair::generate().unwrap();
-    let mut ca = rcgen::CertificateParams::new(Vec::new()).unwrap();
-    ca.is_ca = rcgen::IsCa::Ca(rcgen::BasicConstraints::Unconstrained);
-    let ca_cert = ca.self_signed(&ca_key).unwrap();
-    let issuer = rcgen::Issuer::new(ca, ca_key);
-    let key = rcgen::KeyPair::generate().unwrap();
-    let cert = rcgen::CertificateParams::new(vec!["seance.test".to_owned()]).unwrap();
-    let cert = cert.signed_by(&key, &issuer).unwrap();
-
-    let folder = tempfile::tempdir().unwrap();
-    let (tls_cert, tls_key) = (folder.path().join("cert.pem"), folder.path().join("key.pem"));
-    std::fs::write(&tls_cert, cert.pem()).unwrap();
-    std::fs::write(&tls_key, key.serialize_pem()).unwrap();
-    let files = Settings { tls_cert: Some(tls_cert.clone()), tls_key: Some(tls_key), ..settings() };
-    let service = start(files.clone()).await;
-    let address = service.local_addr().unwrap();
-    let channel = |scheme: &str| Channel::from_shared(format!("{scheme}://{address}")).unwrap();
-
-    let tls = ClientTlsConfig::new()
-        .ca_certificate(Certificate::from_pem(ca_cert.pem()))
-        .domain_name("seance.test");
-    let secure = channel("https").tls_config(tls).unwrap().connect().await.unwrap();
-    ServerClient::new(secure).get_info(proto::GetInfoRequest {}).await.unwrap();
-
-    let stranger = rcgen::generate_simple_self_signed(vec!["seance.test".to_owned()]).unwrap();
-    let tls = ClientTlsConfig::new()
-        .ca_certificate(Certificate::from_pem(stranger.cert.pem()))
-        .domain_name("seance.test");
-    assert!(channel("https").tls_config(tls).unwrap().connect().await.is_err());
-    let plain = channel("http").connect_timeout(support::SOON).connect_lazy();
-    assert!(ServerClient::new(plain).get_info(proto::GetInfoRequest {}).await.is_err());
-
-    std::fs::write(&tls_cert, "no certificate").unwrap();
-    let backend = std::sync::Arc::new(support::Scripted::default());
-    let started = Service::start(&files.parse().unwrap(), backend).await;
-    assert!(matches!(started, Err(Error::Tls { .. })));
 }
 
 #[tokio::test]

@@ -10,7 +10,9 @@ use seance_proto::v1alpha1::sessions_client::SessionsClient;
 use seance_proto::v1alpha1::tools_client::ToolsClient;
 use seance_proto::v1alpha1::{self as proto};
 use seance_server::Service;
-use support::{SOON, connect, observed, open, program_at, reason, script, settings, start};
+use support::{
+    SOON, attach, connect, observed, open, program_at, reason, result, script, settings, start, text,
+};
 use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::transport::Channel;
@@ -36,21 +38,6 @@ fn observe(seconds: f64) -> proto::ObserveOptions {
     let nanos = i32::try_from(window.subsec_nanos()).unwrap();
     let seconds = i64::try_from(window.as_secs()).unwrap();
     proto::ObserveOptions { window: Some(prost_types::Duration { seconds, nanos }), ..Default::default() }
-}
-
-fn text(text: &str) -> proto::ToolResult {
-    let outcome = Some(proto::tool_result::Outcome::Text(text.to_owned()));
-    proto::ToolResult { outcome, artifacts: Vec::new() }
-}
-
-fn attach(session_id: &str) -> proto::ServeRequest {
-    let attach = proto::Attach { session_id: session_id.to_owned(), ..Default::default() };
-    proto::ServeRequest { message: Some(proto::serve_request::Message::Attach(attach)) }
-}
-
-fn result(call_id: &str, result: proto::ToolResult) -> proto::ServeRequest {
-    let result = proto::CallResult { call_id: call_id.to_owned(), result: Some(result) };
-    proto::ServeRequest { message: Some(proto::serve_request::Message::Result(result)) }
 }
 
 /// A3, B5, B7: the stream begins with the number, has the output, and ends with the observation.
@@ -372,7 +359,7 @@ async fn bad_requests_are_refused_with_their_reason_and_the_session_goes_on() {
 
 #[tokio::test]
 async fn engines_are_listed_and_described() {
-    let Bench { service, .. } = bench().await;
+    let Bench { service, mut sessions, session_id, .. } = bench().await;
     let mut engines = EnginesClient::new(service.channel());
     let list = engines.list(proto::ListEnginesRequest {}).await.unwrap().into_inner().engines;
     assert!(list[0].available && list[0].name == "javascript" && list[0].version == "0.16.2");
@@ -385,6 +372,29 @@ async fn engines_are_listed_and_described() {
     assert!(described.instructions.contains(&described.declarations));
     let alias = proto::ToolAlias { name: "look-up".to_owned(), alias: "look_up".to_owned() };
     assert_eq!(described.aliases, [alias]);
+    let tool = |schema: &str| proto::Tool {
+        name: "look".to_owned(),
+        input_schema_json: schema.to_owned(),
+        ..proto::Tool::default()
+    };
+    // What Execute refuses is refused here, in the same words.
+    for schema in [r#"{"properties":{"a":{"type":"objekt"}}}"#, r#"{"$ref":"https://a.test/s"}"#, "["] {
+        let inline = proto::Catalog { tools: vec![tool(schema)] };
+        let source = Some(proto::catalog_source::Source::Inline(inline));
+        let catalog = Some(proto::CatalogSource { source });
+        let describe = proto::DescribeRequest { catalog: catalog.clone(), ..request.clone() };
+        let described = engines.describe(describe).await.unwrap_err();
+        let execute = proto::ExecuteRequest { catalog, ..script(&session_id, &["text a"]) };
+        let executed = sessions.execute(execute).await.map(drop).unwrap_err();
+        assert_eq!(
+            (reason(&described).as_str(), reason(&executed).as_str()),
+            ("INVALID_CATALOG", "INVALID_CATALOG")
+        );
+        assert!(
+            described.message().contains("\"look\"") && !described.message().contains("at \"\""),
+            "{described}"
+        );
+    }
     let unknown = proto::DescribeRequest { engine: "cobol".to_owned(), ..request.clone() };
     assert_eq!(reason(&engines.describe(unknown).await.unwrap_err()), "ENGINE_NOT_FOUND");
     let option = proto::DescribeRequest { engine_options: vec!["fast".to_owned()], ..request };

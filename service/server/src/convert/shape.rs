@@ -16,9 +16,6 @@ const ENVELOPE_BYTES: usize = 4 * 1024;
 /// caller asks for is held to it, and the observation says how much was cut.
 pub const OUTPUT_TOKENS_MAX: u64 = 256 * 1024;
 
-/// The most output in one message, in bytes.
-pub const OUTPUT_PIECE_BYTES: usize = 1024 * 1024;
-
 const CALL_ERROR_BYTES: usize = 512;
 const PROGRAM_ERROR_BYTES: usize = 16 * 1024;
 
@@ -44,21 +41,12 @@ pub fn observation(observation: &mut proto::Observation) {
     while observation.encoded_len() > bytes_max && observation.pending_calls.pop().is_some() {}
 }
 
-/// Holds an event to what one message can carry. Output is never cut: what is too much is given back,
-/// as an event of the same sequence.
-pub fn event(event: &mut proto::Event) -> Option<proto::Event> {
-    let rest = match &mut event.kind {
-        Some(proto::event::Kind::ProgramEnded(ended)) => {
-            program(ended);
-            return None;
-        }
-        Some(proto::event::Kind::Output(chunk)) if chunk.data.len() > OUTPUT_PIECE_BYTES => {
-            let rest = chunk.data.split_off(OUTPUT_PIECE_BYTES);
-            proto::OutputChunk { data: rest, ..chunk.clone() }
-        }
-        Some(_) | None => return None,
-    };
-    Some(proto::Event { kind: Some(proto::event::Kind::Output(rest)), ..event.clone() })
+/// Holds an event to what one message can carry. Output needs no shaping: an event has at most 256 KiB
+/// of it.
+pub fn event(event: &mut proto::Event) {
+    if let Some(proto::event::Kind::ProgramEnded(ended)) = &mut event.kind {
+        program(ended);
+    }
 }
 
 /// As many of the sessions as one message can carry, and whether some were left out.
@@ -201,21 +189,5 @@ mod tests {
         let mut short = page[..2].to_vec();
         assert!(!sessions(&mut short));
         assert_eq!(short.len(), 2);
-    }
-
-    #[test]
-    fn large_output_is_split_and_stays_whole() {
-        let data: bytes::Bytes = (0..3 * OUTPUT_PIECE_BYTES + 5).map(|n| n as u8).collect();
-        let chunk = proto::OutputChunk { data: data.clone(), sequence: 9, source: 1 };
-        let kind = Some(proto::event::Kind::Output(chunk));
-        let mut next = Some(proto::Event { sequence: 9, kind, ..Default::default() });
-        let mut pieces = Vec::new();
-        while let Some(mut piece) = next {
-            next = event(&mut piece);
-            assert!(piece.sequence == 9 && piece.encoded_len() < PUBLIC_MESSAGE_BYTES_MAX);
-            let Some(proto::event::Kind::Output(chunk)) = piece.kind else { panic!("output") };
-            pieces.push(chunk.data);
-        }
-        assert_eq!((pieces.len(), pieces.concat()), (4, data.to_vec()));
     }
 }

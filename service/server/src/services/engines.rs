@@ -1,6 +1,7 @@
 //! The service `Engines`.
 
 use prost::Message as _;
+use seance_broker::catalog::CompiledCatalog;
 use seance_core::catalog::Catalog;
 use seance_core::reasons;
 use seance_proto::PUBLIC_MESSAGE_BYTES_MAX;
@@ -27,6 +28,31 @@ impl Refusal for seance_engines::Error {
             seance_engines::Error::Name(_) | seance_engines::Error::Schema { .. } => "catalog",
             seance_engines::Error::UnknownOption { .. } => "engine_options",
         })
+    }
+}
+
+/// Why a catalog can't be described: what Open and Execute would refuse too, in their words.
+#[derive(Debug, thiserror::Error)]
+enum Undescribed {
+    #[error(transparent)]
+    Engine(#[from] seance_engines::Error),
+    #[error(transparent)]
+    Schema(#[from] seance_broker::catalog::CatalogError),
+}
+
+impl Refusal for Undescribed {
+    fn reason(&self) -> &'static str {
+        match self {
+            Undescribed::Engine(error) => error.reason(),
+            Undescribed::Schema(_) => reasons::INVALID_CATALOG,
+        }
+    }
+
+    fn field(&self) -> Option<&str> {
+        match self {
+            Undescribed::Engine(error) => error.field(),
+            Undescribed::Schema(_) => Some("catalog"),
+        }
     }
 }
 
@@ -75,7 +101,11 @@ impl engines_server::Engines for Api {
         };
         // A catalog of thousands of schemas takes milliseconds to describe.
         let options = request.engine_options;
-        let describing = tokio::task::spawn_blocking(move || engine.describe(&catalog, &options));
+        let describing = tokio::task::spawn_blocking(move || -> Result<_, Undescribed> {
+            let described = engine.describe(&catalog, &options)?;
+            CompiledCatalog::compile(&catalog)?;
+            Ok(described)
+        });
         let described = describing
             .await
             .map_err(|_| Plain::new(reasons::INTERNAL, "describing an engine failed"))

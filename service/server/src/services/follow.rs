@@ -20,21 +20,16 @@ pub(super) fn messages(
     caller: Caller,
 ) -> impl Stream<Item = Result<proto::FollowResponse, Status>> {
     use proto::follow_response::Message;
-    let state = Some((api, follower, caller, None));
+    let state = Some((api, follower, caller));
     futures::stream::unfold(state, move |state| async move {
-        let (api, mut follower, caller, rest) = state?;
-        let message = match rest {
-            Some(rest) => Ok(Some(Message::Event(rest))),
-            None => message(&api, &mut follower, session, &caller).await,
-        };
-        match message {
+        let (api, mut follower, caller) = state?;
+        match message(&api, &mut follower, session, &caller).await {
             Ok(Some(mut message)) => {
-                let rest = match &mut message {
-                    Message::Event(event) => shape::event(event),
-                    Message::Heartbeat(_) => None,
-                };
+                if let Message::Event(event) = &mut message {
+                    shape::event(event);
+                }
                 let response = proto::FollowResponse { message: Some(message) };
-                Some((Ok(response), Some((api, follower, caller, rest))))
+                Some((Ok(response), Some((api, follower, caller))))
             }
             Ok(None) => None,
             Err(status) => Some((Err(status), None)),

@@ -11,7 +11,6 @@ use tonic::Status;
 
 use super::{Api, OrStatus};
 use crate::convert::requests::Execute;
-use crate::convert::shape::OUTPUT_PIECE_BYTES;
 use crate::convert::{records, shape};
 use crate::request::Caller;
 
@@ -20,21 +19,16 @@ pub(super) struct Watched {
     // Dropped before the guard: the stop needs the session's control to be free.
     observer: Observer,
     stop: Option<StopOnDrop>,
-    /// What is left of output that is too large for one message.
-    rest: Option<Observed>,
 }
 
 impl Watched {
     /// Goes on when its stream is cut.
     pub(super) fn detaching(observer: Observer) -> Self {
-        Self { observer, stop: None, rest: None }
+        Self { observer, stop: None }
     }
 
     /// The next message that the caller wants; none after the last.
     async fn next(&mut self, stream_output: bool) -> Option<Result<Observed, Error>> {
-        if let Some(rest) = self.rest.take() {
-            return Some(Ok(self.first_piece(rest)));
-        }
         loop {
             let message = self.observer.next().await;
             match &message {
@@ -42,19 +36,7 @@ impl Watched {
                 Some(Ok(Observed::Output { .. } | Observed::Heartbeat { .. })) => {}
                 Some(Ok(Observed::Done(_)) | Err(_)) | None => self.detach(),
             }
-            return message.map(|message| message.map(|observed| self.first_piece(observed)));
-        }
-    }
-
-    /// Output in pieces that one message can carry. All have the sequence of their event.
-    fn first_piece(&mut self, observed: Observed) -> Observed {
-        match observed {
-            Observed::Output { seq, source, mut data } if data.len() > OUTPUT_PIECE_BYTES => {
-                let piece = data.split_to(OUTPUT_PIECE_BYTES);
-                self.rest = Some(Observed::Output { seq, source, data });
-                Observed::Output { seq, source, data: piece }
-            }
-            Observed::Output { .. } | Observed::Heartbeat { .. } | Observed::Done(_) => observed,
+            return message;
         }
     }
 
@@ -96,7 +78,7 @@ impl Api {
             let observer = api.sessions.execute(&tenant, session, run, observe.options).await?;
             let program = observer.program();
             let stop = Some(StopOnDrop { api: Some(api), tenant, session, program });
-            Ok(Watched { observer, stop, rest: None })
+            Ok(Watched { observer, stop })
         };
         let beginning = tracing::Instrument::in_current_span(beginning);
         // When this future is dropped, the task's result is dropped too, and that stops the program.

@@ -93,6 +93,26 @@ pub(super) fn messages(
     futures::StreamExt::chain(first, rest)
 }
 
+/// A call that was taken and isn't sent yet: dropped before that, it was never with the provider.
+struct Unsent {
+    results: Results,
+    call: Option<CallId>,
+}
+
+impl Unsent {
+    fn goes_out(mut self) {
+        self.call = None;
+    }
+}
+
+impl Drop for Unsent {
+    fn drop(&mut self) {
+        if let Some(call) = self.call {
+            self.results.not_sent(call);
+        }
+    }
+}
+
 impl Provided {
     async fn next(&mut self) -> Result<Option<proto::serve_response::Message>, Status> {
         use proto::serve_response::Message;
@@ -109,7 +129,12 @@ impl Provided {
             () = tokio::time::sleep(HEARTBEAT) => return Ok(Some(Message::KeepAlive(proto::KeepAlive {}))),
         };
         Ok(Some(match message {
-            Ok(ToProvider::Call(call)) => Message::Call(self.call(call).await?),
+            Ok(ToProvider::Call(call)) => {
+                let unsent = Unsent { results: self.attachment.results(), call: Some(call.id) };
+                let call = self.call(call).await?;
+                unsent.goes_out();
+                Message::Call(call)
+            }
             Ok(ToProvider::Cancel { call, reason }) => Message::Cancel(proto::CancelCall {
                 call_id: call.to_string(),
                 reason: reason.name().to_owned(),

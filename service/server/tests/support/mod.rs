@@ -97,6 +97,24 @@ pub async fn observed(
     panic!("the stream ended without an observation");
 }
 
+/// A result that is a text.
+pub fn text(text: &str) -> proto::ToolResult {
+    let outcome = Some(proto::tool_result::Outcome::Text(text.to_owned()));
+    proto::ToolResult { outcome, artifacts: Vec::new() }
+}
+
+/// A provider's first message: it serves all tools.
+pub fn attach(session_id: &str) -> proto::ServeRequest {
+    let attach = proto::Attach { session_id: session_id.to_owned(), ..Default::default() };
+    proto::ServeRequest { message: Some(proto::serve_request::Message::Attach(attach)) }
+}
+
+/// A provider's result of a call.
+pub fn result(call_id: &str, result: proto::ToolResult) -> proto::ServeRequest {
+    let result = proto::CallResult { call_id: call_id.to_owned(), result: Some(result) };
+    proto::ServeRequest { message: Some(proto::serve_request::Message::Result(result)) }
+}
+
 /// Waits until a program is at one of these states.
 pub async fn program_at(
     client: &mut SessionsClient<Channel>,
