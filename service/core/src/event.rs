@@ -4,6 +4,7 @@ use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 
 use crate::ids::{CatalogDigest, Epoch, EventSeq, ProgramNumber, SandboxId};
+use crate::limits::Limits;
 use crate::program::{ArtifactRecord, CallRecord, Payload, ProgramRecord};
 use crate::sandbox::SandboxEnd;
 use crate::time::Timestamp;
@@ -60,6 +61,9 @@ pub enum EventKind {
         source: Payload,
         /// The catalog it runs with.
         catalog: Option<CatalogDigest>,
+        /// Its limits; none for the session's.
+        #[serde(default)]
+        limits: Option<Box<Limits>>,
     },
     /// A program began to run.
     ProgramStarted {

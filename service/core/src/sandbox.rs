@@ -313,6 +313,12 @@ pub trait SandboxBackend: Send + Sync {
     /// Cancel-safe: a sandbox that was got for a dropped call is ended.
     async fn claim(&self, request: ClaimRequest) -> Result<Claimed, ClaimError>;
 
+    /// Whether sandboxes outlive the service: sessions get their runners back by
+    /// [`SandboxBackend::take_back`] after a restart, and leave them when the service stops.
+    fn outlives_service(&self) -> bool {
+        false
+    }
+
     /// Waits until the runner of a session that was assigned before this start of the service dials in
     /// again, and gives it back to its session; or says how its sandbox ended. The runner sends again
     /// what comes after `acknowledged`, the session what the runner doesn't have: all frames to a

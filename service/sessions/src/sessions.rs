@@ -38,7 +38,7 @@ use crate::once::Once;
 use crate::prepare::{Prepared, Preparer};
 use crate::requests::{CatalogSource, ExecuteRequest, Idempotency, OpenRequest, StopRequest};
 use crate::shared::{COMMANDS_MAX, Command, ControlGuard, Readiness, Shared};
-use crate::task::{Start, Task};
+use crate::task::{First, Start, Task};
 
 /// How long a stopping program is observed beyond its cleanup time.
 const STOP_MARGIN: Duration = Duration::from_secs(10);
@@ -141,8 +141,8 @@ impl Sessions {
         &self,
         record: &SessionRecord,
         machine: Machine,
-        claimed: Option<seance_core::sandbox::Claimed>,
-        prepared: Option<Arc<Prepared>>,
+        sandbox: First,
+        prepared: Vec<Arc<Prepared>>,
         committed: Vec<seance_core::machine::Action>,
     ) -> (Arc<Shared>, watch::Receiver<Readiness>) {
         let (sender, commands) = mpsc::channel(COMMANDS_MAX);
@@ -158,7 +158,7 @@ impl Sessions {
             let (reply, _) = oneshot::channel();
             drop(shared.commands.try_send(Command::Leave { reply }));
         }
-        let start = Start { machine, shared: shared.clone(), commands, claimed, prepared, ready };
+        let start = Start { machine, shared: shared.clone(), commands, sandbox, prepared, ready };
         let mut task = Task::new(self.inner.clone(), start);
         task.begin(committed);
         self.inner.tasks.spawn(task.run());
@@ -219,7 +219,13 @@ impl Sessions {
             drop(unproven);
             return Err(error.into());
         }
-        let (shared, is_ready) = self.spawn(&record, machine, Some(claimed), prepared, step.committed);
+        let (shared, is_ready) = self.spawn(
+            &record,
+            machine,
+            First::Claimed(claimed),
+            prepared.into_iter().collect(),
+            step.committed,
+        );
         self.until_ready(&shared, is_ready, sandbox).await?;
         self.inner.metrics.open_seconds.observe(began.elapsed().as_secs_f64());
         let record = shared.record.borrow().clone();

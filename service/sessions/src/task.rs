@@ -15,8 +15,8 @@ use seance_core::machine::{self, Action, Context, Machine, Stopping};
 use seance_core::program::{CallError, CallState};
 use seance_core::reasons;
 use seance_core::sandbox::{
-    ClaimError, ClaimRequest, Claimed, EndReason, EndUnproven, LinkEvent, LinkReceiver, LinkSender,
-    SandboxEnd, SandboxHandle,
+    ClaimError, ClaimRequest, Claimed, EndReason, EndUnproven, LinkEvent, LinkReceiver, LinkSender, Resumed,
+    SandboxEnd, SandboxHandle, TakeBack,
 };
 use seance_core::session::SessionRecord;
 use seance_core::store::{Append, DoneRequest};
@@ -52,6 +52,7 @@ enum Input {
     Link(LinkEvent),
     Answered(Answered),
     Claimed(Result<Claimed, ClaimError>),
+    TakenBack(SandboxId, Result<(Claimed, Resumed), SandboxEnd>),
     Ended(SandboxId, Result<(), EndUnproven>),
     Drained,
     Lost,
@@ -73,6 +74,10 @@ pub(crate) struct Task {
     link: Option<Link>,
     handles: HashMap<SandboxId, Arc<dyn SandboxHandle>>,
     claims: JoinSet<Result<Claimed, ClaimError>>,
+    /// Gets the runner of an earlier start of the service back.
+    taking_back: JoinSet<(SandboxId, Result<(Claimed, Resumed), SandboxEnd>)>,
+    /// Why the sandbox that is awaited is ended once it is there.
+    ends_on_arrival: Option<(EndReason, Duration)>,
     ends: JoinSet<(SandboxId, Result<(), EndUnproven>)>,
     /// How many of `ends` there are for each sandbox.
     ending: HashMap<SandboxId, usize>,
@@ -85,19 +90,30 @@ pub(crate) struct Task {
     ready: watch::Sender<Readiness>,
 }
 
+/// The first sandbox of a task.
+pub(crate) enum First {
+    /// None.
+    None,
+    /// One that was got.
+    Claimed(Claimed),
+    /// One of an earlier start of the service.
+    Awaited(TakeBack),
+}
+
 /// What a task starts with.
 pub(crate) struct Start {
     pub(crate) machine: Machine,
     pub(crate) shared: Arc<Shared>,
     pub(crate) commands: mpsc::Receiver<Command>,
-    pub(crate) claimed: Option<Claimed>,
-    pub(crate) prepared: Option<Arc<Prepared>>,
+    pub(crate) sandbox: First,
+    /// The session's own catalog, and that of its active program.
+    pub(crate) prepared: Vec<Arc<Prepared>>,
     pub(crate) ready: watch::Sender<Readiness>,
 }
 
 impl Task {
     pub(crate) fn new(inner: Arc<Inner>, start: Start) -> Self {
-        let Start { machine, shared, commands, claimed, prepared, ready } = start;
+        let Start { machine, shared, commands, sandbox, prepared, ready } = start;
         let grace = Duration::from_millis(machine.record().limits.provider_grace_ms);
         let (calls, answers) = inner.providers.register(shared.id, shared.tenant.clone(), grace);
         let calls = Arc::new(calls);
@@ -117,6 +133,8 @@ impl Task {
             link: None,
             handles: HashMap::new(),
             claims: JoinSet::new(),
+            taking_back: JoinSet::new(),
+            ends_on_arrival: None,
             ends: JoinSet::new(),
             ending: HashMap::new(),
             prepared: HashMap::new(),
@@ -127,10 +145,15 @@ impl Task {
             closing: Vec::new(),
             ready,
         };
-        if let Some(claimed) = claimed {
-            task.take_link(claimed);
+        match sandbox {
+            First::None => {}
+            First::Claimed(claimed) => task.take_link(claimed),
+            First::Awaited(request) => {
+                let backend = task.inner.backend.clone();
+                task.taking_back.spawn(async move { (request.sandbox, backend.take_back(request).await) });
+            }
         }
-        if let Some(prepared) = prepared {
+        for prepared in prepared {
             task.remember(prepared);
         }
         task
@@ -183,6 +206,10 @@ impl Task {
             () = gauge.lost() => Input::Lost,
             () = sleep(tick), if tick.is_some() => Input::Tick,
             Some(claimed) = self.claims.join_next() => Input::Claimed(joined(claimed)),
+            Some(taken) = self.taking_back.join_next() => {
+                let (id, result) = joined(taken);
+                Input::TakenBack(id, result)
+            }
             Some(ended) = self.ends.join_next() => {
                 let (id, proof) = joined(ended);
                 Input::Ended(id, proof)
@@ -207,6 +234,7 @@ impl Task {
                 let message = error.to_string();
                 self.input(|machine, ctx| machine.claim_failed(ctx, &message));
             }
+            Input::TakenBack(sandbox, result) => self.taken_back(sandbox, result),
             Input::Ended(sandbox, proof) => self.ended(sandbox, proof),
             Input::Overrun => {
                 self.sending.abort_all();
@@ -315,6 +343,28 @@ impl Task {
         self.input(|machine, ctx| machine.sandbox_claimed(ctx, id, &version));
     }
 
+    fn taken_back(&mut self, sandbox: SandboxId, result: Result<(Claimed, Resumed), SandboxEnd>) {
+        let ends = self.ends_on_arrival.take();
+        match result {
+            Ok((claimed, resumed)) => {
+                let version = claimed.engine_version.clone();
+                self.take_link(claimed);
+                match ends {
+                    Some((reason, within)) => {
+                        self.link = None;
+                        self.end_sandbox(sandbox, reason, within);
+                    }
+                    None => {
+                        self.input(|machine, ctx| machine.taken_back(ctx, sandbox, &version, &resumed));
+                    }
+                }
+            }
+            // It has ended, which proves it.
+            Err(_) if ends.is_some() => self.ended(sandbox, Ok(())),
+            Err(end) => self.input(|machine, ctx| machine.sandbox_ended(ctx, sandbox, end)),
+        }
+    }
+
     fn link_ended(&mut self, end: SandboxEnd) {
         let Some(link) = self.link.take() else { return };
         self.input(|machine, ctx| machine.sandbox_ended(ctx, link.id, end));
@@ -346,6 +396,11 @@ impl Task {
     }
 
     fn end_sandbox(&mut self, sandbox: SandboxId, reason: EndReason, within: Duration) {
+        // What ends it comes with its runner; until then its end can't be proven.
+        if !self.taking_back.is_empty() {
+            self.ends_on_arrival = Some((reason, within));
+            return;
+        }
         *self.ending.entry(sandbox).or_default() += 1;
         match self.handles.get(&sandbox).cloned() {
             Some(handle) => {
@@ -512,8 +567,12 @@ impl Task {
         self.prepared.insert(prepared.digest.clone(), prepared);
     }
 
-    /// The service stops: a local sandbox can't outlive it, the session can.
+    /// The service stops: a local sandbox can't outlive it, the session can. One that can is left as
+    /// it is, for the next start of the service.
     async fn leave(&mut self) {
+        if self.inner.backend.outlives_service() {
+            return;
+        }
         if let Some(sandbox) = self.machine.sandbox_id() {
             let end = SandboxEnd::new(EndReason::ServiceStopped);
             self.input(|machine, ctx| machine.sandbox_ended(ctx, sandbox, end));

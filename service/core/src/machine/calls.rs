@@ -16,6 +16,7 @@ use crate::reasons;
 use crate::time::Timestamp;
 
 use super::programs::{Phase, StopCause};
+use super::recovery::Results;
 use super::{Action, CancelReason, Context, Dispatch, Machine};
 
 /// How many calls past the budget are recorded one by one; more are only counted, so that a
@@ -79,6 +80,8 @@ pub(super) struct Calls {
     artifact_bytes: u64,
     /// The blob of every artifact, by the digest of all that it is (P5).
     artifact_blobs: BTreeMap<ArtifactDigest, BlobId>,
+    /// What a runner that is awaited may not have.
+    pub(super) results: Results,
 }
 
 impl Calls {
@@ -135,19 +138,23 @@ impl Calls {
     }
 
     /// Puts a recorded event into place, for a session that is taken over.
-    pub(super) fn replay(&mut self, kind: &EventKind, at: Timestamp) {
+    pub(super) fn replay(&mut self, kind: &EventKind, at: Timestamp, timeout: Duration) {
         match kind {
             EventKind::CallMade(record) => {
                 self.n_made += 1;
                 self.n_dispatched += u64::from(record.dispatched_at.is_some());
                 self.list(record);
                 if !record.state.is_final() {
-                    let open = Open {
-                        record: record.clone(),
-                        repeatable: false,
-                        timeout: Duration::ZERO,
-                        arguments: String::new(),
+                    let arguments = match &record.arguments {
+                        Payload::Inline(text) => text.clone(),
+                        Payload::Blob { .. } | Payload::Omitted { .. } => String::new(),
                     };
+                    // Whether it may be made again is the catalog's to say, which is not here.
+                    let open = Open { record: record.clone(), repeatable: false, timeout, arguments };
+                    match record.state {
+                        CallState::Queued => self.line.push_back(record.id.number),
+                        _ => self.n_at_work += 1,
+                    }
                     self.open.insert(record.id.number, open);
                 }
             }
@@ -156,12 +163,19 @@ impl Calls {
                     open.record.state = CallState::Dispatched;
                     open.record.dispatched_at = Some(at);
                     self.n_dispatched += 1;
+                    self.n_at_work += 1;
+                    self.line.retain(|number| number != call);
                     let record = open.record.clone();
                     self.list(&record);
                 }
             }
             EventKind::CallEnded { record, .. } => {
-                self.open.remove(&record.id.number);
+                if let Some(open) = self.open.remove(&record.id.number)
+                    && open.record.state == CallState::Dispatched
+                {
+                    self.n_at_work -= 1;
+                }
+                self.line.retain(|number| *number != record.id.number);
                 self.list(record);
             }
             EventKind::Artifact(artifact) => {
@@ -170,6 +184,13 @@ impl Calls {
             }
             _ => {}
         }
+    }
+
+    /// The calls that were dispatched and have not ended, to have them answered by whoever has them.
+    pub(super) fn dispatched_again(&mut self) -> Vec<Dispatch> {
+        let dispatched = |open: &&mut Open| open.record.state == CallState::Dispatched;
+        let again = self.open.values_mut().filter(dispatched);
+        again.map(|open| Dispatch { maybe_seen: true, ..dispatch(open) }).collect()
     }
 }
 
@@ -398,7 +419,7 @@ impl Machine {
         self.event(ctx, Some(record.id.program), EventKind::CallEnded { record, value });
     }
 
-    fn dispatch_next(&mut self, ctx: &mut Context<'_>) {
+    pub(super) fn dispatch_next(&mut self, ctx: &mut Context<'_>) {
         while let Some(dispatch) = self.next_in_line(ctx.now) {
             let (id, repeatable) = (dispatch.id, dispatch.repeatable);
             self.event(ctx, Some(id.program), EventKind::CallDispatched { call: id.number });
@@ -491,12 +512,17 @@ impl ArtifactDigest {
 fn mark_dispatched(open: &mut Open, now: Timestamp) -> Dispatch {
     open.record.state = CallState::Dispatched;
     open.record.dispatched_at = Some(now);
+    dispatch(open)
+}
+
+fn dispatch(open: &mut Open) -> Dispatch {
     Dispatch {
         id: open.record.id,
         tool: open.record.tool.clone(),
         arguments: std::mem::take(&mut open.arguments),
         timeout: open.timeout,
         repeatable: open.repeatable,
+        maybe_seen: false,
     }
 }
 

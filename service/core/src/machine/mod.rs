@@ -9,6 +9,7 @@
 mod calls;
 mod endings;
 mod programs;
+mod recovery;
 mod sandboxes;
 #[cfg(test)]
 mod tests;
@@ -67,6 +68,8 @@ pub struct Dispatch {
     pub timeout: Duration,
     /// Whether the call may be made again.
     pub repeatable: bool,
+    /// A provider may have it already, from an earlier start of the service.
+    pub maybe_seen: bool,
 }
 
 /// Something to do in the world.
@@ -194,15 +197,6 @@ impl Machine {
         machine.event(ctx, None, EventKind::SessionOpened { engine });
         machine.sandbox = Sandbox::Claiming;
         machine.sandbox_claimed(ctx, sandbox, engine_version);
-        machine
-    }
-
-    /// A session of the store, taken over with its sandbox gone. `log` has the events of the active
-    /// program from its acceptance on; whether it ran is told from them.
-    pub fn recover(record: SessionRecord, log: &[Event], ctx: &mut Context<'_>) -> Self {
-        let mut machine = Self::with(record, ctx.now);
-        machine.active = programs::recovered(&machine.record, log);
-        machine.lose_sandbox_of_old_owner(ctx);
         machine
     }
 

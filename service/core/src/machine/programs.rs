@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use bytes::Bytes;
 
-use crate::event::{Event, EventKind, OutputSource};
+use crate::event::{EventKind, OutputSource};
 use crate::ids::{CatalogDigest, EventSeq, ProgramNumber};
 use crate::limits::Limits;
 use crate::link::{HostEnd, HostEnded, HostReport, RunProgram, ToRunner};
@@ -85,8 +85,13 @@ pub(super) struct Active {
 }
 
 impl Active {
-    fn new(record: ProgramRecord, run: Execute) -> Self {
+    pub(super) fn new(record: ProgramRecord, run: Execute) -> Self {
         Self { record, run, phase: Phase::Queued, calls: Calls::default(), text_was_written: false }
+    }
+
+    /// The program wrote something.
+    pub(super) fn wrote(&mut self, source: OutputSource) {
+        self.text_was_written |= source == OutputSource::Text;
     }
 
     pub(super) fn snapshot(&self) -> ProgramRecord {
@@ -125,14 +130,15 @@ impl Machine {
         let first_seq = self.record.last_seq.next();
         let record = new_record(&self.record, number, &language, catalog.clone(), first_seq, ctx.now);
         self.step.programs.push(record.clone());
-        self.event(ctx, Some(number), EventKind::ProgramAccepted { language, source, catalog });
+        let limits = (run.limits != self.record.limits).then(|| Box::new(run.limits.clone()));
+        self.event(ctx, Some(number), EventKind::ProgramAccepted { language, source, catalog, limits });
         self.active = Some(Active::new(record, run));
         match self.sandbox {
             Sandbox::None => {
                 self.sandbox = Sandbox::Claiming;
                 self.step.now.push(Action::Claim);
             }
-            Sandbox::Claiming | Sandbox::Assigning { .. } => {}
+            Sandbox::Claiming | Sandbox::Assigning { .. } | Sandbox::Awaited { .. } => {}
             Sandbox::Ready { .. } => self.start_queued(ctx),
         }
         Ok(number)
@@ -245,7 +251,7 @@ impl Machine {
         };
         let is_text = source == OutputSource::Text;
         let mut separated = is_text && active.text_was_written;
-        active.text_was_written |= is_text;
+        active.wrote(source);
         let mut left = data;
         loop {
             let data = left.split_to(left.len().min(OUTPUT_EVENT_BYTES_MAX));
@@ -342,7 +348,7 @@ impl Machine {
         Ok(())
     }
 
-    fn end_program(&mut self, ctx: &mut Context<'_>, ending: Ending, measured: Measured) {
+    pub(super) fn end_program(&mut self, ctx: &mut Context<'_>, ending: Ending, measured: Measured) {
         self.end_open_calls(ctx, ending.dispatched, CancelReason::Stopped);
         let Some(active) = self.active.take() else { return };
         debug_assert!(!active.calls.has_open(), "every call has a fate when its program ends (case 12)");
@@ -395,19 +401,6 @@ impl Machine {
         self.end_program(ctx, ending, Measured::default());
     }
 
-    /// The service that ran the program is gone, and a local sandbox with it. A program that was
-    /// sent to a runner may have run, so that only one without a sandbox is said not to have started.
-    pub(super) fn program_lost_owner(&mut self, ctx: &mut Context<'_>) {
-        let Some(active) = &self.active else { return };
-        let ending = match active.phase {
-            Phase::Queued => Ending::not_started(reasons::SERVICE_RESTARTED, ""),
-            Phase::Starting { .. } | Phase::Running | Phase::Stopping { .. } => {
-                Ending::lost(reasons::SERVICE_RESTARTED, "")
-            }
-        };
-        self.end_program(ctx, ending, Measured::default());
-    }
-
     pub(super) fn runner_refused(
         &mut self,
         ctx: &mut Context<'_>,
@@ -440,13 +433,13 @@ impl Machine {
 
 /// What the runner measured and the host warned of.
 #[derive(Default)]
-struct Measured {
+pub(super) struct Measured {
     cpu_us: u64,
     peak_memory_bytes: u64,
     warnings: Vec<Warning>,
 }
 
-fn new_record(
+pub(super) fn new_record(
     session: &SessionRecord,
     number: ProgramNumber,
     language: &str,
@@ -475,41 +468,6 @@ fn new_record(
         started_at: None,
         ended_at: None,
     }
-}
-
-/// The active program of a session that is taken over, put together from its events.
-pub(super) fn recovered(session: &SessionRecord, log: &[Event]) -> Option<Active> {
-    let number = session.active_program?;
-    let mut active: Option<Active> = None;
-    for event in log.iter().filter(|event| event.program == Some(number)) {
-        match (&event.kind, active.as_mut()) {
-            (EventKind::ProgramAccepted { language, catalog, .. }, None) => {
-                let record = new_record(session, number, language, catalog.clone(), event.seq, event.at);
-                let run = Execute {
-                    language: language.clone(),
-                    source: String::new(),
-                    source_name: String::new(),
-                    catalog: catalog.clone(),
-                    inputs: None,
-                    limits: session.limits.clone(),
-                    redact_source: false,
-                };
-                let phase = match session.sandbox {
-                    Some(_) => Phase::Starting { since: event.at },
-                    None => Phase::Queued,
-                };
-                active = Some(Active { phase, ..Active::new(record, run) });
-            }
-            (EventKind::ProgramStarted { .. }, Some(active)) => {
-                active.phase = Phase::Running;
-                active.record.state = ProgramState::Running;
-                active.record.started_at = Some(event.at);
-            }
-            (kind, Some(active)) => active.calls.replay(kind, event.at),
-            (_, None) => {}
-        }
-    }
-    active
 }
 
 fn micros(now: Timestamp, then: Timestamp) -> u64 {

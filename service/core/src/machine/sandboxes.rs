@@ -18,6 +18,8 @@ pub(super) enum Sandbox {
     Claiming,
     /// One is recorded as used and was given the session; it has not answered.
     Assigning { id: SandboxId, engine_version: String, since: Timestamp },
+    /// One of an earlier start of the service, whose runner is to dial in again.
+    Awaited { id: SandboxId },
     /// One that takes programs.
     Ready { id: SandboxId, engine_version: String },
 }
@@ -26,7 +28,7 @@ impl Sandbox {
     pub(super) fn id(&self) -> Option<SandboxId> {
         match self {
             Sandbox::None | Sandbox::Claiming => None,
-            Sandbox::Assigning { id, .. } | Sandbox::Ready { id, .. } => Some(*id),
+            Sandbox::Assigning { id, .. } | Sandbox::Awaited { id } | Sandbox::Ready { id, .. } => Some(*id),
         }
     }
 }
@@ -119,16 +121,6 @@ impl Machine {
         self.step.now.push(Action::EndSandbox { sandbox, reason });
     }
 
-    pub(super) fn lose_sandbox_of_old_owner(&mut self, ctx: &mut Context<'_>) {
-        let end = SandboxEnd::new(EndReason::ServiceStopped);
-        if let Some(sandbox) = self.record.sandbox.take() {
-            self.step.record_changed = true;
-            self.event(ctx, None, EventKind::SandboxEnded { sandbox, end: end.clone() });
-        }
-        self.program_lost_owner(ctx);
-        self.close_when_proven(ctx);
-    }
-
     fn assigned(&mut self, ctx: &mut Context<'_>, ours: bool) {
         match &self.sandbox {
             Sandbox::Assigning { id, engine_version, .. } if ours => {
@@ -137,7 +129,7 @@ impl Machine {
                 self.start_queued(ctx);
             }
             Sandbox::Assigning { .. } => self.breach(ctx, "the runner took another session"),
-            Sandbox::None | Sandbox::Claiming | Sandbox::Ready { .. } => {
+            Sandbox::None | Sandbox::Claiming | Sandbox::Awaited { .. } | Sandbox::Ready { .. } => {
                 self.breach(ctx, "the runner was not asked to take a session");
             }
         }
@@ -159,7 +151,8 @@ impl Machine {
 
     pub(super) fn sandbox_deadline(&self) -> Option<Timestamp> {
         match &self.sandbox {
-            Sandbox::None | Sandbox::Claiming => None,
+            // The backend says when it is too late for one that is awaited.
+            Sandbox::None | Sandbox::Claiming | Sandbox::Awaited { .. } => None,
             Sandbox::Assigning { since, .. } => Some(since.after(RUNNER_ANSWER_TIMEOUT)),
             Sandbox::Ready { .. } if self.active.is_some() => None,
             Sandbox::Ready { .. } => Some(self.idle_since.after(self.record.idle_timeout)),
@@ -171,7 +164,7 @@ impl Machine {
             return;
         }
         match &self.sandbox {
-            Sandbox::None | Sandbox::Claiming => {}
+            Sandbox::None | Sandbox::Claiming | Sandbox::Awaited { .. } => {}
             Sandbox::Assigning { id, .. } => {
                 let (id, detail) = (*id, "the runner did not take the session".to_owned());
                 self.sandbox_ended(ctx, id, SandboxEnd { reason: EndReason::Unresponsive, detail });

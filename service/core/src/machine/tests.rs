@@ -1,7 +1,9 @@
-//! Tests of the machine: a table for what the contract names; [`random`] has a property over random
+//! Tests of the machine: a table for what the contract names; [`recovery`] of taking a runner back after
+//! a restart; [`random`] has a property over random
 //! inputs.
 
 mod random;
+mod recovery;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;

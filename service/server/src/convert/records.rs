@@ -216,7 +216,7 @@ pub fn event(
             sandbox_id: sandbox.to_string(),
             reason: end.reason.name().to_owned(),
         }),
-        EventKind::ProgramAccepted { language, source, catalog } => {
+        EventKind::ProgramAccepted { language, source, catalog, .. } => {
             Kind::ProgramAccepted(proto::ProgramAccepted {
                 language: language.clone(),
                 source: match source {

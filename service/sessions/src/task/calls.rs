@@ -83,7 +83,13 @@ impl Task {
     }
 
     pub(super) fn broker_dispatch(&mut self, dispatch: machine::Dispatch) -> Dispatch {
-        let machine::Dispatch { id, tool, arguments, timeout, repeatable } = dispatch;
+        let machine::Dispatch { id, tool, arguments, timeout, mut repeatable, maybe_seen } = dispatch;
+        if maybe_seen {
+            // The log doesn't say; the catalog that the program runs with does.
+            repeatable = self
+                .active_prepared()
+                .is_some_and(|prepared| prepared.compiled.find(&tool).is_some_and(|tool| tool.repeatable()));
+        }
         let span = tracing::info_span!(
             parent: &self.program_span, "tool_call",
             tenant = %self.shared.tenant, session = %id.session, program = id.program.0, call = %id, tool,
@@ -97,7 +103,7 @@ impl Task {
             arguments: arguments.into(),
             timeout,
             repeatable,
-            maybe_seen: false,
+            maybe_seen,
             traceparent,
             limits: ResultLimits::from(limits),
         }
