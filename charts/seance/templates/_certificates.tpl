@@ -129,8 +129,9 @@ data:
 {{- if not (hasKey .Values.made "tickets") -}}
 {{- $kept := (lookup "v1" "Secret" .Release.Namespace (printf "%s-ticket-keys" (include "seance.fullname" .))).data | default dict -}}
 {{- $wanted := int .Values.link.ticketKeyGeneration -}}
-{{- $current := index $kept "current" | default "" | b64dec -}}
-{{- $previous := index $kept "previous" | default "" | b64dec -}}
+{{- $keys := splitList "\n" (index $kept "keys" | default "" | b64dec) -}}
+{{- $current := first $keys -}}
+{{- $previous := rest $keys | join "" -}}
 {{- $have := index $kept "generation" | default "" | b64dec | int -}}
 {{- if and $current (lt $wanted $have) -}}
   {{- fail (printf "link.ticketKeyGeneration is %d, and the cluster has generation %d: generations only go up" $wanted $have) -}}
