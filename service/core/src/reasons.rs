@@ -140,6 +140,7 @@ reasons! {
     "STORE_UNAVAILABLE" as STORE_UNAVAILABLE, Status(Unavailable), true, "The store can't be reached; nothing was acknowledged.", "Try again with the same idempotency key.";
     "SERVICE_STOPPING" as SERVICE_STOPPING, Status(Unavailable), true, "The service is stopping.", "Connect again.";
     "UNAUTHENTICATED" as UNAUTHENTICATED, Status(Unauthenticated), false, "The request has no valid credentials.", "Send `authorization: Bearer <token>`.";
+    "AUTHENTICATION_UNAVAILABLE" as AUTHENTICATION_UNAVAILABLE, Status(Unavailable), true, "The cluster's API server can't say now whether the token is valid.", "Try again.";
     "INTERNAL" as INTERNAL, Status(Internal), false, "Something of ours went wrong; the log has the request id.", "Report it with the request id.";
 
     "exception" as EXCEPTION, Program, false, "The program threw and nothing caught it.", "See class, message and line.";

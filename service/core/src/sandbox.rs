@@ -264,6 +264,10 @@ pub trait SandboxHandle: Send + Sync {
     ///
     /// Cancel-safe: the end goes on when dropped.
     async fn end(&self, reason: EndReason, within: Duration) -> Result<(), EndUnproven>;
+
+    /// The service leaves the sandbox as it is, to be taken back at its next start: dropping this
+    /// ends nothing any more. Where [`SandboxBackend::outlives_service`] is false it changes nothing.
+    fn leave(&self) {}
 }
 
 /// A sandbox that no one else has or will ever get.

@@ -1,7 +1,10 @@
-//! Who calls: bearer tokens, kept as hashes in a file, each for one tenant.
+//! Who calls: bearer tokens, kept as hashes in a file, each for one tenant; in a cluster, tokens of its
+//! service accounts too ([`reviews`]).
 //!
 //! A token is 32 random bytes, so its SHA-256 needs no salt and no slow hash. Whoever reads the file
 //! can't call with what is in it.
+
+pub mod reviews;
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -17,6 +20,7 @@ use sha2::{Digest, Sha256};
 use tokio::sync::watch;
 
 use crate::status::Refusal;
+use reviews::Reviews;
 
 /// The most tokens in a file.
 pub const TOKENS_MAX: usize = 4_096;
@@ -59,14 +63,23 @@ pub enum Error {
     NoRandom(getrandom::Error),
 }
 
-/// The request has no valid credentials. Which part is wrong is not said.
+/// Why a caller is not let in.
 #[derive(Debug, thiserror::Error)]
-#[error("the request has no valid credentials; send `authorization: Bearer <token>`")]
-pub struct Denied;
+pub enum Denied {
+    /// The request has no valid credentials. Which part is wrong is not said.
+    #[error("the request has no valid credentials; send `authorization: Bearer <token>`")]
+    Refused,
+    /// Nobody can tell now whether they are valid.
+    #[error("the cluster's API server can't say now whether the token is valid; try again")]
+    Unavailable,
+}
 
 impl Refusal for Denied {
     fn reason(&self) -> &'static str {
-        reasons::UNAUTHENTICATED
+        match self {
+            Denied::Refused => reasons::UNAUTHENTICATED,
+            Denied::Unavailable => reasons::AUTHENTICATION_UNAVAILABLE,
+        }
     }
 }
 
@@ -170,21 +183,32 @@ impl Tokens {
 }
 
 /// How callers are told apart.
-#[derive(Debug, Clone)]
+#[derive(Clone)]
 pub enum Access {
     /// Everyone who can connect is the tenant `default`: loopback, or this process itself.
     Open,
     /// By bearer token.
-    Tokens(watch::Receiver<Arc<Tokens>>),
+    Bearer {
+        /// Tokens of a file.
+        tokens: Option<watch::Receiver<Arc<Tokens>>>,
+        /// Tokens of a cluster's service accounts.
+        reviews: Option<Arc<Reviews>>,
+    },
 }
 
 impl Access {
     /// The tenant of a request with these headers.
-    pub fn tenant(&self, headers: &HeaderMap) -> Result<TenantId, Denied> {
-        let Access::Tokens(tokens) = self else { return Ok(TenantId::default_tenant()) };
-        let token = bearer(headers).ok_or(Denied)?;
-        let tokens = Arc::clone(&tokens.borrow());
-        tokens.tenant(token).cloned().ok_or(Denied)
+    ///
+    /// Cancel-safe.
+    pub async fn tenant(&self, headers: &HeaderMap) -> Result<TenantId, Denied> {
+        let Access::Bearer { tokens, reviews } = self else { return Ok(TenantId::default_tenant()) };
+        let token = bearer(headers).ok_or(Denied::Refused)?;
+        let tokens = tokens.as_ref().map(|tokens| Arc::clone(&tokens.borrow()));
+        match (tokens.as_ref().and_then(|tokens| tokens.tenant(token)), reviews) {
+            (Some(tenant), _) => Ok(tenant.clone()),
+            (None, Some(reviews)) => reviews.tenant(token).await,
+            (None, None) => Err(Denied::Refused),
+        }
     }
 }
 
@@ -205,14 +229,14 @@ pub struct TokensFile {
 }
 
 impl TokensFile {
-    /// Reads the file. What is read later reaches the access too, while [`TokensFile::watch`] runs.
-    pub fn open(path: PathBuf) -> Result<(Self, Access), Error> {
+    /// Reads the file. What is read later reaches the receiver too, while [`TokensFile::watch`] runs.
+    pub fn open(path: PathBuf) -> Result<(Self, watch::Receiver<Arc<Tokens>>), Error> {
         let seen = changed_at(&path);
         let (sender, receiver) = watch::channel(Arc::new(Tokens::read(&path)?));
-        Ok((Self { path, seen, sender }, Access::Tokens(receiver)))
+        Ok((Self { path, seen, sender }, receiver))
     }
 
-    /// Looks at the file every [`TOKENS_FILE_LOOK`] until nobody has its access any more.
+    /// Looks at the file every [`TOKENS_FILE_LOOK`] until nobody has its tokens any more.
     pub async fn watch(mut self) {
         let mut look = tokio::time::interval(TOKENS_FILE_LOOK);
         look.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
@@ -277,6 +301,8 @@ pub fn mint_token(tenant: &TenantId, name: &str) -> Result<MintedToken, Error> {
 
 #[cfg(test)]
 mod tests {
+    use futures::FutureExt;
+
     use super::*;
 
     fn headers(values: &[&str]) -> HeaderMap {
@@ -291,6 +317,11 @@ mod tests {
         Tokens::parse(text, Path::new("tokens.toml"))
     }
 
+    fn tenant(access: &Access, values: &[&str]) -> Option<String> {
+        let tenant = access.tenant(&headers(values)).now_or_never().expect("nobody else is asked");
+        tenant.map(|tenant| tenant.to_string()).ok()
+    }
+
     #[test]
     fn a_minted_token_gives_its_tenant_and_nothing_else_does() {
         let one = mint_token(&"team-1".parse().unwrap(), "ci\n").unwrap();
@@ -298,8 +329,8 @@ mod tests {
         assert!(!one.file_entry.contains(&one.token));
         let file = format!("{}{}", one.file_entry, two.file_entry);
         let (_sender, receiver) = watch::channel(Arc::new(tokens_of(&file).unwrap()));
-        let access = Access::Tokens(receiver);
-        let tenant = |values: &[&str]| access.tenant(&headers(values)).map(|tenant| tenant.to_string()).ok();
+        let access = Access::Bearer { tokens: Some(receiver), reviews: None };
+        let tenant = |values: &[&str]| tenant(&access, values);
         let bearer = |token: &str| format!("Bearer {token}");
         assert_eq!(tenant(&[&bearer(&one.token)]).unwrap(), "team-1");
         assert_eq!(tenant(&[&format!("bearer {}", two.token)]).unwrap(), "team-2");
@@ -315,7 +346,7 @@ mod tests {
 
     #[test]
     fn without_tokens_everyone_is_the_default_tenant() {
-        assert_eq!(Access::Open.tenant(&headers(&[])).unwrap(), TenantId::default_tenant());
+        assert_eq!(tenant(&Access::Open, &[]).unwrap(), TenantId::default_tenant().as_str());
     }
 
     #[test]
@@ -341,8 +372,9 @@ mod tests {
         let one = mint_token(&"team-1".parse().unwrap(), "").unwrap();
         let two = mint_token(&"team-2".parse().unwrap(), "longer name").unwrap();
         std::fs::write(&path, &one.file_entry).unwrap();
-        let (mut file, access) = TokensFile::open(path.clone()).unwrap();
-        let works = |token: &str| access.tenant(&headers(&[&format!("Bearer {token}")])).is_ok();
+        let (mut file, tokens) = TokensFile::open(path.clone()).unwrap();
+        let access = Access::Bearer { tokens: Some(tokens), reviews: None };
+        let works = |token: &str| tenant(&access, &[&format!("Bearer {token}")]).is_some();
         assert!(works(&one.token) && !works(&two.token));
         std::fs::write(&path, &two.file_entry).unwrap();
         file.look();

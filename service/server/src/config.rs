@@ -3,12 +3,16 @@
 //! Settings come from a TOML file and from flags, which have the same names. Everything is parsed,
 //! every error is reported, and the service fails once.
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use seance_core::ids::TenantId;
 use serde::Deserialize;
+
+use crate::auth::reviews::Account;
 
 /// Where the service listens when nothing is said.
 pub const LISTEN_DEFAULT: &str = "127.0.0.1:7443";
@@ -16,7 +20,7 @@ pub const LISTEN_DEFAULT: &str = "127.0.0.1:7443";
 pub const ADMIN_LISTEN_DEFAULT: &str = "127.0.0.1:7444";
 
 /// Settings as they are written. What is left out has its default.
-#[derive(Debug, Clone, PartialEq, Eq, Default, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Settings {
     /// The address of the API, such as `127.0.0.1:7443`.
@@ -55,6 +59,38 @@ pub struct Settings {
     pub log_filter: Option<String>,
     /// Where spans go: an OTLP gRPC endpoint such as `http://127.0.0.1:4317`.
     pub otlp_endpoint: Option<String>,
+    /// Sandboxes are pods of a cluster, instead of local processes. Its settings are the backend's.
+    pub kubernetes: Option<toml::Table>,
+    /// Callers may use tokens of a cluster's service accounts.
+    pub kubernetes_callers: Option<KubernetesCallers>,
+}
+
+/// The service accounts that may call, as they are written.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct KubernetesCallers {
+    /// The audience that their tokens are for.
+    #[serde(default = "audience_default")]
+    pub audience: String,
+    /// The accounts.
+    #[serde(default)]
+    pub account: Vec<KubernetesAccount>,
+}
+
+/// One service account that may call.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct KubernetesAccount {
+    /// Its namespace.
+    pub namespace: String,
+    /// Its name.
+    pub name: String,
+    /// The tenant it calls for.
+    pub tenant: String,
+}
+
+fn audience_default() -> String {
+    "seance".to_owned()
 }
 
 /// How log lines look.
@@ -81,10 +117,22 @@ pub struct TlsFiles {
 pub struct Edge {
     /// The address; none when the service is only called from its own process.
     pub listen: Option<SocketAddr>,
-    /// The file of hashed bearer tokens. Set for every address that is not loopback.
+    /// The file of hashed bearer tokens. This or `callers` is set for every address that is not
+    /// loopback.
     pub tokens_file: Option<PathBuf>,
+    /// The service accounts of a cluster that may call.
+    pub callers: Option<Callers>,
     /// TLS. Set for every address that is not loopback.
     pub tls: Option<TlsFiles>,
+}
+
+/// Service accounts and their tenants.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Callers {
+    /// The audience that their tokens are for.
+    pub audience: String,
+    /// The tenant of each account, by namespace and name.
+    pub tenants: BTreeMap<Account, TenantId>,
 }
 
 /// How programs are confined and how many sandboxes there are.
@@ -130,7 +178,7 @@ pub struct TelemetryConfig {
 }
 
 /// What the service runs with.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct ServerConfig {
     /// Where the API is.
     pub edge: Edge,
@@ -138,8 +186,10 @@ pub struct ServerConfig {
     pub admin_listen: Option<SocketAddr>,
     /// Where sessions are kept; none for in memory only.
     pub data_dir: Option<PathBuf>,
-    /// Sandboxes.
+    /// Local sandboxes.
     pub sandboxes: Sandboxes,
+    /// The settings of sandboxes that are pods; none for local ones.
+    pub kubernetes: Option<toml::Table>,
     /// What one tenant may have.
     pub tenant_limits: TenantLimits,
     /// What is kept of closed sessions.
@@ -179,7 +229,7 @@ impl Settings {
     pub fn over(self, below: Settings) -> Settings {
         first_set!(self, below: listen, admin_listen, data_dir, tokens_file, tls_cert, tls_key, warm,
             max_sandboxes, claim_wait_seconds, unconfined, max_sessions, max_running, retention_days, retention_bytes,
-            redact_source, log_format, log_filter, otlp_endpoint)
+            redact_source, log_format, log_filter, otlp_endpoint, kubernetes, kubernetes_callers)
     }
 
     /// What the settings mean, or everything that is wrong with them.
@@ -188,9 +238,12 @@ impl Settings {
         let listen = address(self.listen.as_deref().unwrap_or(LISTEN_DEFAULT), "listen", &mut errors);
         let admin = self.admin_listen.as_deref().unwrap_or(ADMIN_LISTEN_DEFAULT);
         let admin_listen = if admin == "off" { None } else { address(admin, "admin_listen", &mut errors) };
-        if let Some(admin) = admin_listen.filter(|admin| !admin.ip().is_loopback()) {
+        // In a cluster, probes and Prometheus come over the pod's address.
+        let is_local = self.kubernetes.is_none();
+        if let Some(admin) = admin_listen.filter(|admin| is_local && !admin.ip().is_loopback()) {
             errors.push(format!("admin_listen is {admin}: metrics and probes have no authentication and take a loopback address only"));
         }
+        let callers = self.kubernetes_callers.and_then(|written| callers(written, &mut errors));
         let tls = match (self.tls_cert, self.tls_key) {
             (Some(cert), Some(key)) => Some(TlsFiles { cert, key }),
             (None, None) => None,
@@ -203,7 +256,7 @@ impl Settings {
                 None
             }
         };
-        let edge = Edge { listen, tokens_file: self.tokens_file, tls };
+        let edge = Edge { listen, tokens_file: self.tokens_file, callers, tls };
         errors.extend(edge.what_a_public_address_lacks());
         let data_dir = match self.data_dir {
             Some(path) if path.as_os_str() == "memory" => None,
@@ -256,6 +309,7 @@ impl Settings {
             admin_listen,
             data_dir,
             sandboxes: Sandboxes { warm, max, claim_wait, unconfined: self.unconfined.unwrap_or(false) },
+            kubernetes: self.kubernetes,
             tenant_limits: TenantLimits { max_sessions, max_running },
             keep: Keep { closed_for: Duration::from_secs(days * 24 * 60 * 60), closed_bytes_max },
             redact_source: self.redact_source.unwrap_or(false),
@@ -267,14 +321,14 @@ impl Settings {
 impl Edge {
     /// Where the API is only called from its own process.
     pub fn in_process() -> Self {
-        Self { listen: None, tokens_file: None, tls: None }
+        Self { listen: None, tokens_file: None, callers: None, tls: None }
     }
 
     /// What has to be set before others than this machine's own may connect.
     pub fn what_a_public_address_lacks(&self) -> Vec<String> {
         let Some(listen) = self.listen.filter(|listen| !listen.ip().is_loopback()) else { return Vec::new() };
         let mut lacks = Vec::new();
-        if self.tokens_file.is_none() {
+        if self.tokens_file.is_none() && self.callers.is_none() {
             lacks.push(format!("listen is {listen}, which others can reach: set tokens_file (`seance token` makes one), or listen on 127.0.0.1"));
         }
         if self.tls.is_none() {
@@ -284,6 +338,24 @@ impl Edge {
         }
         lacks
     }
+}
+
+fn callers(written: KubernetesCallers, errors: &mut Vec<String>) -> Option<Callers> {
+    let KubernetesCallers { audience, account } = written;
+    let mut tenants = BTreeMap::new();
+    for KubernetesAccount { namespace, name, tenant } in account {
+        match tenant.parse() {
+            Ok(tenant) => drop(tenants.insert((namespace, name), tenant)),
+            Err(error) => errors.push(format!(
+                "kubernetes_callers: the tenant of account {name:?} in {namespace:?} is {tenant:?}: {error}"
+            )),
+        }
+    }
+    if audience.is_empty() {
+        errors.push("kubernetes_callers: audience is empty".to_owned());
+        return None;
+    }
+    Some(Callers { audience, tenants })
 }
 
 fn address(text: &str, name: &str, errors: &mut Vec<String>) -> Option<SocketAddr> {
@@ -357,6 +429,20 @@ mod tests {
             assert!(parse(&format!("{public}tls_cert = 'c'\ntls_key = 'k'")).is_err());
             parse(&format!("{public}tokens_file = 't'\ntls_cert = 'c'\ntls_key = 'k'")).unwrap();
         }
+    }
+
+    #[test]
+    fn a_cluster_has_its_own_callers_and_probes_from_outside() {
+        let account =
+            "[[kubernetes_callers.account]]\nnamespace = 'agents'\nname = 'crawler'\ntenant = 'team-1'\n";
+        let public =
+            "listen = '0.0.0.0:7443'\nadmin_listen = '0.0.0.0:7444'\ntls_cert = 'c'\ntls_key = 'k'\n";
+        let config = parse(&format!("{public}[kubernetes]\nnamespace = 'x'\n{account}")).unwrap();
+        let callers = config.edge.callers.unwrap();
+        assert_eq!((callers.audience.as_str(), callers.tenants.len()), ("seance", 1));
+        assert!(parse(&format!("{public}{account}")).unwrap_err().to_string().contains("admin_listen"));
+        let wrong = account.replace("team-1", "Team 1");
+        assert!(parse(&wrong).unwrap_err().to_string().contains("crawler"));
     }
 
     #[test]

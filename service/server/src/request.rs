@@ -125,19 +125,17 @@ where
         );
         telemetry::set_parent(&span, request.headers());
         let running = self.layer.metrics.begin(method);
-        let caller = match self.admit(method, &request, &request_id) {
-            Ok(caller) => caller,
-            Err(refused) => {
-                let response = finish((*refused).into_http(), &request_id, running, span);
-                return Box::pin(std::future::ready(Ok(response)));
-            }
-        };
-        span.record("tenant", caller.tenant.as_str());
-        request.extensions_mut().insert(caller.clone());
+        let layer = self.layer.clone();
         // The one that was polled ready is the one that is called.
         let unpolled = self.inner.clone();
         let mut inner = std::mem::replace(&mut self.inner, unpolled);
         Box::pin(async move {
+            let caller = match layer.admit(method, request.headers(), &request_id).await {
+                Ok(caller) => caller,
+                Err(refused) => return Ok(finish((*refused).into_http(), &request_id, running, span)),
+            };
+            span.record("tenant", caller.tenant.as_str());
+            request.extensions_mut().insert(caller.clone());
             let request = match with_known_fields(request, &caller).instrument(span.clone()).await {
                 Ok(request) => request,
                 Err(refused) => return Ok(finish((*refused).into_http(), &request_id, running, span)),
@@ -148,27 +146,27 @@ where
     }
 }
 
-impl<S> Requests<S> {
-    fn admit(
+impl RequestLayer {
+    async fn admit(
         &self,
         method: Method,
-        request: &Request<Body>,
+        headers: &HeaderMap,
         request_id: &Arc<str>,
     ) -> Result<Caller, Box<Status>> {
         let mut caller = Caller {
             tenant: TenantId::default_tenant(),
             request_id: Arc::clone(request_id),
-            deadline: deadline_of(request.headers()),
+            deadline: deadline_of(headers),
         };
         // Probes come without credentials and also while the service drains.
         if method == Method::Health {
             return Ok(caller);
         }
-        if self.layer.stopping.is_cancelled() {
+        if self.stopping.is_cancelled() {
             let stopping = Plain::new(reasons::SERVICE_STOPPING, "the service is stopping");
             return Err(Box::new(status::of(&stopping, &caller)));
         }
-        match self.layer.access.tenant(request.headers()) {
+        match self.access.tenant(headers).await {
             Ok(tenant) => caller.tenant = tenant,
             Err(denied) => return Err(Box::new(status::of(&denied, &caller))),
         }

@@ -31,8 +31,9 @@ use tonic::transport::{Channel, Endpoint, Server};
 use tower::layer::util::{Identity as NoLayer, Stack};
 
 use crate::admin::{Admin, Awaited};
+use crate::auth::reviews::{ApiServer, Reviews};
 use crate::auth::{Access, TokensFile};
-use crate::config::{Keep, ServerConfig};
+use crate::config::{Callers, Keep, ServerConfig};
 use crate::listener::Connections;
 use crate::metrics::{LeakedSandboxes, Metrics};
 use crate::request::{INBOUND_BYTES_MAX, RequestLayer};
@@ -93,6 +94,9 @@ pub enum Error {
     /// The certificate and its key can't be used.
     #[error(transparent)]
     Tls(#[from] tls::Error),
+    /// The cluster whose service accounts call can't be found.
+    #[error("there is no cluster to ask about callers (kubernetes_callers)")]
+    Cluster(#[source] kube::Error),
     /// The store can't be opened.
     #[error("the store can't be opened")]
     Store(#[source] seance_store::OpenError),
@@ -108,6 +112,12 @@ pub enum Error {
     /// A server that has to run ended.
     #[error("the server ended")]
     Server(#[source] Box<dyn std::error::Error + Send + Sync>),
+}
+
+async fn reviews(callers: &Callers) -> Result<Reviews, Error> {
+    let client = kube::Client::try_default().await.map_err(Error::Cluster)?;
+    let api_server = Arc::new(ApiServer::new(client));
+    Ok(Reviews::new(api_server, callers.audience.clone(), callers.tenants.clone()))
 }
 
 /// What to do about an address that another program has.
@@ -156,6 +166,10 @@ impl Service {
         let admin_tcp = bind("admin_listen", *admin_listen).await?;
         let tls = edge.tls.clone().map(Certificate::open).transpose()?;
         let tokens = edge.tokens_file.clone().map(TokensFile::open).transpose()?;
+        let reviews = match &edge.callers {
+            Some(callers) => Some(Arc::new(reviews(callers).await?)),
+            None => None,
+        };
         let registry = Registry::new();
         let metrics = Metrics::register(&registry).map_err(Error::Metrics)?;
         let leaked = LeakedSandboxes::new(Arc::clone(&backend)).map_err(Error::Metrics)?;
@@ -172,10 +186,14 @@ impl Service {
             });
             address
         });
-        let access = tokens.map_or(Access::Open, |(file, access)| {
+        let tokens = tokens.map(|(file, tokens)| {
             helpers.spawn(file.watch().map(Ok));
-            access
+            tokens
         });
+        let access = match (tokens, reviews) {
+            (None, None) => Access::Open,
+            (tokens, reviews) => Access::Bearer { tokens, reviews },
+        };
         let acceptor = tls.map(|(certificate, acceptor)| {
             helpers.spawn(certificate.watch().map(Ok));
             acceptor
@@ -424,6 +442,8 @@ fn tell_started(config: &ServerConfig, listen: Option<SocketAddr>, admin: Option
         data_dir = shown(data_dir.as_deref()).unwrap_or_else(|| "memory".to_owned()),
         tokens_file = shown(edge.tokens_file.as_deref()),
         tls_cert = shown(edge.tls.as_ref().map(|tls| tls.cert.as_path())),
+        kubernetes = config.kubernetes.is_some(),
+        kubernetes_accounts = edge.callers.as_ref().map(|callers| callers.tenants.len()),
         warm = sandboxes.warm,
         max_sandboxes = sandboxes.max,
         claim_wait_seconds = sandboxes.claim_wait.as_secs(),

@@ -133,7 +133,8 @@ async fn another_tenants_session_is_not_found_by_any_method() {
 #[tokio::test]
 async fn a_public_address_is_refused_without_tokens_and_tls() {
     let mut config = settings().parse().unwrap();
-    config.edge = Edge { listen: Some("0.0.0.0:0".parse().unwrap()), tokens_file: None, tls: None };
+    config.edge =
+        Edge { listen: Some("0.0.0.0:0".parse().unwrap()), tokens_file: None, callers: None, tls: None };
     let backend = std::sync::Arc::new(support::Scripted::default());
     let Err(Error::Unsafe(lacks)) = Service::start(&config, backend).await else { panic!("it started") };
     assert!(lacks[0].contains("tokens_file") && lacks[1].contains("tls_cert"), "{lacks:?}");

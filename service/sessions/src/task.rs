@@ -571,7 +571,9 @@ impl Task {
     /// it is, for the next start of the service.
     async fn leave(&mut self) {
         if self.inner.backend.outlives_service() {
-            return;
+            // One that is awaited is only let go of, too.
+            self.taking_back.detach_all();
+            return self.handles.values().for_each(|handle| handle.leave());
         }
         if let Some(sandbox) = self.machine.sandbox_id() {
             let end = SandboxEnd::new(EndReason::ServiceStopped);
