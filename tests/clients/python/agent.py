@@ -6,6 +6,7 @@ The channel has grpcio's default options: no message sizes, no keep-alive. Every
 import concurrent.futures
 import itertools
 import json
+import os
 import queue
 import threading
 import time
@@ -49,11 +50,26 @@ def result_of(call):
         return api.tools_pb2.ToolResult(error=error)
 
 
+def channel(address):
+    """A channel, over TLS and with a bearer token where SEANCE_CA and SEANCE_TOKEN_FILE name them.
+
+    SEANCE_SERVER_NAME is the certificate's name where it isn't the address.
+    """
+    if "SEANCE_CA" not in os.environ:
+        return grpc.insecure_channel(address)
+    with open(os.environ["SEANCE_CA"], "rb") as ca, open(os.environ["SEANCE_TOKEN_FILE"]) as token:
+        tls = grpc.ssl_channel_credentials(ca.read())
+        bearer = grpc.access_token_call_credentials(token.read().strip())
+    name = os.environ.get("SEANCE_SERVER_NAME")
+    options = [("grpc.ssl_target_name_override", name)] if name else []
+    return grpc.secure_channel(address, grpc.composite_channel_credentials(tls, bearer), options)
+
+
 class Agent:
     """A connection to a service."""
 
     def __init__(self, address):
-        self.channel = grpc.insecure_channel(address)
+        self.channel = channel(address)
         self.sessions = api.sessions_pb2_grpc.SessionsStub(self.channel)
         self.tools = api.tools_pb2_grpc.ToolsStub(self.channel)
         self.engines = api.engines_pb2_grpc.EnginesStub(self.channel)

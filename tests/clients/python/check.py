@@ -1,4 +1,4 @@
-"""Checks a running service as a Python agent sees it. SEANCE_ADDRESS says where it is.
+"""Checks a running service as a Python agent sees it. SEANCE_ADDRESS says where it is, SEANCE_TENANT whose caller this is.
 
 Prints each check and `N passed, N failed`; exits with 1 when one fails.
 """
@@ -22,6 +22,7 @@ from relay import Relay
 from stubs import engines_pb2, server_pb2, sessions_pb2, tools_pb2, types_pb2
 
 ADDRESS = os.environ.get("SEANCE_ADDRESS", "127.0.0.1:7443")
+TENANT = os.environ.get("SEANCE_TENANT", "default")
 READY_SECONDS = 30
 
 COMPLETED = types_pb2.OBSERVATION_STATUS_COMPLETED
@@ -64,7 +65,7 @@ def the_service_says_what_it_is_and_has(agent):
     health = health_pb2_grpc.HealthStub(agent.channel).Check(health_pb2.HealthCheckRequest(), timeout=30)
     assert health.status == health_pb2.HealthCheckResponse.SERVING
     info = agent.server.GetInfo(server_pb2.GetInfoRequest(), timeout=30)
-    assert info.version and info.tenant == "default", info
+    assert info.version and info.tenant == TENANT, info
     wall = next(limit for limit in info.limits if limit.name == "wall_ms")
     assert wall.minimum <= wall.default_value <= wall.maximum and wall.unit == "milliseconds", wall
     engines = agent.engines.List(engines_pb2.ListEnginesRequest(), timeout=30).engines

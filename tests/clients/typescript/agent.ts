@@ -2,6 +2,7 @@
 //
 // The client has grpc-js's default options: no message sizes, no keep-alive. Every call has a deadline.
 import { randomUUID } from 'node:crypto';
+import { readFileSync } from 'node:fs';
 import { fileURLToPath } from 'node:url';
 import * as grpc from '@grpc/grpc-js';
 import { loadSync } from '@grpc/proto-loader';
@@ -147,15 +148,30 @@ function unary<T>(call: (done: grpc.requestCallback<T>) => void): Promise<T> {
   );
 }
 
+/**
+ * TLS and a bearer token where SEANCE_CA and SEANCE_TOKEN_FILE name them; SEANCE_SERVER_NAME is the certificate's
+ * name where it isn't the address.
+ */
+function credentials(): [grpc.ChannelCredentials, grpc.ClientOptions] {
+  const { SEANCE_CA: ca, SEANCE_TOKEN_FILE: file, SEANCE_SERVER_NAME: name } = process.env;
+  if (!ca || !file) return [grpc.credentials.createInsecure(), {}];
+  const metadata = new grpc.Metadata();
+  metadata.set('authorization', `Bearer ${readFileSync(file, 'utf8').trim()}`);
+  const bearer = grpc.credentials.createFromMetadataGenerator((_, done) => done(null, metadata));
+  const tls = grpc.credentials.createSsl(readFileSync(ca));
+  const options = name ? { 'grpc.ssl_target_name_override': name, 'grpc.default_authority': name } : {};
+  return [grpc.credentials.combineChannelCredentials(tls, bearer), options];
+}
+
 /** A connection to a service. */
 export class Agent {
   readonly sessions;
   readonly tools;
 
   constructor(address: string) {
-    const insecure = grpc.credentials.createInsecure();
-    this.sessions = new api.seance.v1alpha1.Sessions(address, insecure);
-    this.tools = new api.seance.v1alpha1.Tools(address, insecure);
+    const how = credentials();
+    this.sessions = new api.seance.v1alpha1.Sessions(address, ...how);
+    this.tools = new api.seance.v1alpha1.Tools(address, ...how);
   }
 
   /** Waits until the service can be reached. */
