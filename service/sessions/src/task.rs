@@ -82,7 +82,8 @@ pub(crate) struct Task {
     /// How many of `ends` there are for each sandbox.
     ending: HashMap<SandboxId, usize>,
     prepared: HashMap<CatalogDigest, Arc<Prepared>>,
-    declared: std::collections::HashSet<CatalogDigest>,
+    /// The catalog whose tools the broker was told of last: it forgets the oldest.
+    declared: Option<CatalogDigest>,
     sent_catalog: Option<(SandboxId, CatalogDigest)>,
     program_span: tracing::Span,
     call_spans: HashMap<CallId, tracing::Span>,
@@ -138,7 +139,7 @@ impl Task {
             ends: JoinSet::new(),
             ending: HashMap::new(),
             prepared: HashMap::new(),
-            declared: Default::default(),
+            declared: None,
             sent_catalog: None,
             program_span: tracing::Span::none(),
             call_spans: HashMap::new(),
@@ -558,8 +559,9 @@ impl Task {
     }
 
     fn remember(&mut self, prepared: Arc<Prepared>) {
-        if self.declared.insert(prepared.digest.clone()) {
+        if self.declared.as_ref() != Some(&prepared.digest) {
             self.calls.declare_tools(prepared.tools.iter().map(|tool| tool.name.as_str().into()));
+            self.declared = Some(prepared.digest.clone());
         }
         // Only the session's own catalog and the newest are ever looked at again.
         let own = self.machine.record().catalog.clone();

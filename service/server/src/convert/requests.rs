@@ -348,6 +348,7 @@ pub fn tool_result(result: Option<proto::ToolResult>) -> Parsed<providers::ToolR
             retryable: error.retryable,
         }),
         Outcome::Failure(text) => Content::Failure(text),
+        Outcome::NotStarted(text) => Content::NotStarted(text),
     };
     let artifact = |data: proto::ArtifactData| ArtifactBytes {
         name: data.name,
