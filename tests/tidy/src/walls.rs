@@ -59,6 +59,7 @@ const WALLS: &[Wall] = &[
     Wall { name: "seance-operator-api", uses: &[], tests_use: &[] },
     Wall { name: "seance-operator", uses: &["seance-operator-api"], tests_use: &[] },
     Wall { name: "seance-conformance", uses: &["seance-proto"], tests_use: &[] },
+    Wall { name: "seance-e2e", uses: &["seance-proto", "seance-operator-api"], tests_use: &[] },
     Wall { name: "seance-tidy", uses: &["seance-core"], tests_use: &[] },
 ];
 

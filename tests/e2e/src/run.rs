@@ -1,0 +1,135 @@
+//! Which tests there are, and running them: a few at a time, each with a deadline, everything
+//! collected and taken away whatever came of it.
+
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, bail};
+use clap::Parser;
+use futures::future::BoxFuture;
+use futures::{FutureExt as _, StreamExt as _};
+use kube::Client;
+
+use crate::place::{Place, Setting};
+use crate::reach::Reach;
+use crate::{helm, scenarios};
+
+/// A test may take so long, with its installation: a file that changes takes the kubelet two minutes.
+const DEADLINE: Duration = Duration::from_secs(420);
+
+/// Runs Seance's tests on the Kubernetes that KUBECONFIG names. helm has to be on the PATH, the images
+/// on the nodes.
+#[derive(Debug, Clone, Parser)]
+#[command(version)]
+pub struct Options {
+    /// Runs only these tests.
+    #[arg(long, value_delimiter = ',', value_name = "NAME")]
+    pub only: Vec<String>,
+    /// Lists the tests with what they show, and runs none.
+    #[arg(long)]
+    pub list: bool,
+    /// How many tests run at the same time.
+    #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u8).range(1..=16))]
+    pub jobs: u8,
+    /// Where the charts are.
+    #[arg(long, default_value = concat!(env!("CARGO_MANIFEST_DIR"), "/../../charts"), value_name = "FOLDER")]
+    pub charts: PathBuf,
+    /// What explains failures is written here.
+    #[arg(long, default_value = "e2e-logs", value_name = "FOLDER")]
+    pub logs: PathBuf,
+    /// What stands before the images' names, such as registry.example.com/team/.
+    #[arg(long, default_value = "", value_name = "PREFIX")]
+    pub image_prefix: String,
+    /// The images' tag.
+    #[arg(long, default_value = env!("CARGO_PKG_VERSION"), value_name = "TAG")]
+    pub image_tag: String,
+    /// How the service is reached.
+    #[arg(long, value_enum, default_value_t = Reach::Address)]
+    pub reach: Reach,
+    /// A client's own checks: a command that reads SEANCE_ADDRESS, SEANCE_CA, SEANCE_TOKEN_FILE,
+    /// SEANCE_SERVER_NAME and SEANCE_TENANT. May be given several times; they run in the test `clients`.
+    #[arg(long = "client", value_name = "COMMAND")]
+    pub clients: Vec<String>,
+    /// Leaves what failed as it is, to look at it.
+    #[arg(long)]
+    pub keep: bool,
+}
+
+/// One test.
+pub struct Test {
+    /// Its name; namespaces have it in theirs.
+    pub name: &'static str,
+    /// What it shows, with the lines of the acceptance lists.
+    pub shows: &'static str,
+    /// The test itself.
+    pub run: for<'a> fn(&'a mut Place) -> BoxFuture<'a, anyhow::Result<()>>,
+}
+
+/// Runs what was asked for; whether all of it passed.
+///
+/// # Errors
+/// When nothing can be run: no cluster, no helm, no test of a name.
+pub async fn run(options: Options) -> anyhow::Result<bool> {
+    let tests = chosen(&options)?;
+    if options.list {
+        for test in tests {
+            println!("{:<22} {}", test.name, test.shows);
+        }
+        return Ok(true);
+    }
+    let client = Client::try_default().await.context("finding the cluster")?;
+    let setting = Setting::new(client, &options);
+    helm::install_resources(&setting).await.context("installing the custom resources")?;
+    let n_tests = tests.len();
+    let began = Instant::now();
+    let running = tests.into_iter().map(|test| one(test, setting.clone(), options.keep));
+    let passed = futures::stream::iter(running).buffer_unordered(options.jobs.into());
+    let n_passed = passed.filter(|passed| futures::future::ready(*passed)).count().await;
+    let n_failed = n_tests - n_passed;
+    println!("\n{n_passed} passed, {n_failed} failed in {} s", began.elapsed().as_secs());
+    if n_failed > 0 {
+        println!("what explains the failures is in {}", options.logs.display());
+    }
+    Ok(n_failed == 0)
+}
+
+fn chosen(options: &Options) -> anyhow::Result<Vec<Test>> {
+    let only = &options.only;
+    let mut all = scenarios::all();
+    // Without clients there is nothing that it could show.
+    all.retain(|test| test.name != scenarios::CLIENTS || !options.clients.is_empty());
+    if let Some(unknown) = only.iter().find(|name| !all.iter().any(|test| test.name == *name)) {
+        bail!("no test is called {unknown}; see --list");
+    }
+    Ok(all.into_iter().filter(|test| only.is_empty() || only.iter().any(|name| name == test.name)).collect())
+}
+
+/// Runs a test and takes away what it made.
+async fn one(test: Test, setting: Setting, keep: bool) -> bool {
+    let began = Instant::now();
+    let logs = setting.logs.join(test.name);
+    let mut place = Place::new(setting, test.name);
+    // A panic is a failure like any other: what was made has to go.
+    let running = std::panic::AssertUnwindSafe((test.run)(&mut place)).catch_unwind();
+    let result = match tokio::time::timeout(DEADLINE, running).await {
+        Ok(Ok(result)) => result,
+        Ok(Err(_)) => Err(anyhow::anyhow!("it panicked")),
+        Err(_) => Err(anyhow::anyhow!("it was not over within {} s", DEADLINE.as_secs())),
+    };
+    let result = match result {
+        Ok(()) => place.remove().await.context("removing what the test made"),
+        Err(error) => {
+            place.collect(&logs).await;
+            if !keep && let Err(removing) = place.remove().await {
+                println!("{}: what it made could not be removed: {removing:#}", test.name);
+            }
+            Err(error)
+        }
+    };
+    let seconds = began.elapsed().as_secs_f64();
+    match &result {
+        Ok(()) => println!("passed  {:<22} {seconds:>6.1} s  {}", test.name, test.shows),
+        Err(error) => println!("FAILED  {:<22} {seconds:>6.1} s  {error:#}", test.name),
+    }
+    result.is_ok()
+}
