@@ -40,10 +40,12 @@ pub fn unused(files: &Files) -> Vec<Finding> {
         .collect()
 }
 
-/// Whether people or tools find it by themselves: also Cargo's manifests, Go's, npm's.
+/// Whether people or tools find it by themselves: also Cargo's manifests, Go's, npm's, and the templates
+/// of a chart, of which Helm takes all.
 fn is_known(path: &str) -> bool {
     let name = path.rsplit('/').next().unwrap_or(path);
     KNOWN.contains(&path)
+        || (path.starts_with("charts/") && path.contains("/templates/"))
         || ["Cargo.toml", "go.mod", "go.sum", "package.json", "package-lock.json", "README.md"]
             .contains(&name)
 }
@@ -134,6 +136,7 @@ mod tests {
             ("a/cases/one.toml", "two.toml is not here"),
             ("a/notes.md", "a/notes.md"),
             ("b/Cargo.toml", ""),
+            ("charts/c/templates/d.yaml", ""),
         ]);
         assert_eq!(places(unused(&files)), ["a/notes.md"]);
     }
