@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use k8s_openapi::api::core::v1::{ConfigMap, Node, Pod, ServiceAccount};
 use k8s_openapi::api::networking::v1::NetworkPolicy;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 use kube::runtime::reflector::{ObjectRef, Store};
 use kube::{Resource, ResourceExt};
 use seance_operator_api::pool::Canary;
@@ -178,12 +179,19 @@ pub fn is_owned<K: ResourceExt>(object: &K, owner_uid: &str) -> bool {
 
 /// The Sandbox that controls a pod, as its owner reference names it.
 pub fn owner(pod: &Pod) -> Option<ObjectRef<Sandbox>> {
-    let is_ours = |api_version: &str, kind: &str| {
-        api_version == Sandbox::api_version(&()) && kind == Sandbox::kind(&())
-    };
-    let owner = pod
-        .owner_references()
-        .iter()
-        .find(|owner| owner.controller == Some(true) && is_ours(&owner.api_version, &owner.kind))?;
+    let owner = controller(pod)?;
     Some(ObjectRef::new(&owner.name).within(&pod.namespace().unwrap_or_default()))
+}
+
+/// The UID of the Sandbox that controls a pod.
+pub fn owner_uid(pod: &Pod) -> Option<String> {
+    controller(pod).map(|owner| owner.uid.clone())
+}
+
+fn controller(pod: &Pod) -> Option<&OwnerReference> {
+    let (api_version, kind) = (Sandbox::api_version(&()), Sandbox::kind(&()));
+    let is_ours = |owner: &&OwnerReference| {
+        owner.controller == Some(true) && owner.api_version == api_version && owner.kind == kind
+    };
+    pod.owner_references().iter().find(is_ours)
 }

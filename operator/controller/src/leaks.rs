@@ -9,16 +9,14 @@ use seance_operator_api::Sandbox;
 use seance_operator_api::conditions::is_true;
 use seance_operator_api::sandbox::condition_type;
 
-/// Pods without a Sandbox, second pods of one, and Sandboxes that were finished and released and are
-/// still there. What is being deleted isn't counted.
+use crate::context::owner_uid;
+
+/// Pods whose Sandbox is gone, second pods of one, and Sandboxes that were finished and released and
+/// are still there. What is being deleted isn't counted, nor is a pod that only looks like ours.
 pub fn count(sandboxes: &[Arc<Sandbox>], pods: &[Arc<Pod>]) -> usize {
     let there: HashSet<String> = sandboxes.iter().filter_map(|sandbox| sandbox.uid()).collect();
     let mut taken = HashSet::new();
-    let is_stray = |pod: &&Arc<Pod>| {
-        let owners = pod.owner_references();
-        let owner = owners.iter().find(|owner| owner.controller == Some(true));
-        !owner.is_some_and(|owner| there.contains(&owner.uid) && taken.insert(owner.uid.clone()))
-    };
+    let mut is_stray = |uid: &String| !(there.contains(uid) && taken.insert(uid.clone()));
     let living_pods = pods.iter().filter(|pod| pod.metadata.deletion_timestamp.is_none());
     let is_over = |sandbox: &&Arc<Sandbox>| {
         let conditions =
@@ -26,7 +24,8 @@ pub fn count(sandboxes: &[Arc<Sandbox>], pods: &[Arc<Pod>]) -> usize {
         let all = [condition_type::FINISHED, condition_type::RELEASED];
         sandbox.metadata.deletion_timestamp.is_none() && all.iter().all(|type_| is_true(conditions, type_))
     };
-    living_pods.filter(is_stray).count() + sandboxes.iter().filter(is_over).count()
+    let n_strays = living_pods.filter_map(|pod| owner_uid(pod)).filter(|uid| is_stray(uid)).count();
+    n_strays + sandboxes.iter().filter(is_over).count()
 }
 
 #[cfg(test)]
@@ -49,8 +48,10 @@ mod tests {
     }
 
     fn pod(owner: Option<&str>, is_deleted: bool) -> Arc<Pod> {
-        let owner = owner
-            .map(|uid| json!({ "apiVersion": "", "kind": "", "name": "", "uid": uid, "controller": true }));
+        let owner = owner.map(|uid| {
+            let version = "seance.dev/v1alpha1";
+            json!({ "apiVersion": version, "kind": "Sandbox", "name": "", "uid": uid, "controller": true })
+        });
         let deleted = is_deleted.then_some("2026-01-01T00:00:00Z");
         let owners: Vec<Value> = owner.into_iter().collect();
         let pod = json!({ "metadata": { "deletionTimestamp": deleted, "ownerReferences": owners } });
@@ -62,7 +63,7 @@ mod tests {
         let there = [sandbox("a", &[]), sandbox("b", &["Finished"])];
         assert_eq!(count(&there, &[pod(Some("a"), false), pod(Some("b"), false)]), 0);
         assert_eq!(count(&there, &[pod(Some("a"), false), pod(Some("a"), false)]), 1, "a second pod");
-        assert_eq!(count(&there, &[pod(Some("gone"), false), pod(None, false)]), 2, "pods without a sandbox");
+        assert_eq!(count(&there, &[pod(Some("gone"), false), pod(None, false)]), 1, "another's isn't ours");
         assert_eq!(count(&there, &[pod(Some("gone"), true)]), 0, "Kubernetes is at it");
         assert_eq!(count(&[sandbox("a", &["Finished", "Released"])], &[]), 1, "nobody needs it any more");
     }

@@ -31,12 +31,10 @@ pub fn member(sandbox: &Sandbox, around: Around<'_>, now: i64) -> Member {
     let created = sandbox.metadata.creation_timestamp.as_ref().map_or(now, |time| time.0.as_second());
     let hash = around.pod.and_then(|pod| pod.labels().get(labels::TEMPLATE));
     let is_other = hash.is_some_and(|hash| around.template.is_some_and(|template| template != hash));
-    Member {
-        uid: sandbox.uid().unwrap_or_default(),
-        created,
-        state: state(sandbox, around.is_asked, now),
-        is_stale: is_other || around.is_cordoned,
-    }
+    let state = state(sandbox, around.is_asked, now);
+    // One that starts on a closed node was put there after all: to end it would only make the next.
+    let is_stale = is_other || (around.is_cordoned && state == State::Warm);
+    Member { uid: sandbox.uid().unwrap_or_default(), created, state, is_stale }
 }
 
 fn state(sandbox: &Sandbox, is_asked: bool, now: i64) -> State {
@@ -175,13 +173,15 @@ mod tests {
 
     #[test]
     fn another_template_or_a_closed_node_makes_stale() {
-        let sandbox = sandbox(json!({}), "warm", &[]);
+        let warm = sandbox(json!({}), "warm", &[("Ready", "True", "Serving", 60)]);
+        let starting = sandbox(json!({}), "warm", &[]);
         let pod: Pod = serde_json::from_value(json!({ "metadata": { "labels": { labels::TEMPLATE: "a" } } }))
             .expect("a pod");
         let around =
             |template, is_cordoned| Around { pod: Some(&pod), template, is_cordoned, is_asked: false };
-        let is_stale = |around| member(&sandbox, around, 100).is_stale;
-        assert!(!is_stale(around(Some("a"), false)) && !is_stale(around(None, false)));
-        assert!(is_stale(around(Some("b"), false)) && is_stale(around(Some("a"), true)));
+        let is_stale = |sandbox, around| member(sandbox, around, 100).is_stale;
+        assert!(!is_stale(&warm, around(Some("a"), false)) && !is_stale(&warm, around(None, false)));
+        assert!(is_stale(&warm, around(Some("b"), false)) && is_stale(&starting, around(Some("b"), false)));
+        assert!(is_stale(&warm, around(Some("a"), true)) && !is_stale(&starting, around(Some("a"), true)));
     }
 }

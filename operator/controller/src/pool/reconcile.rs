@@ -9,7 +9,7 @@ use kube::ResourceExt;
 use kube::runtime::controller::Action;
 use rand::distr::{Alphanumeric, SampleString};
 use seance_operator_api::conditions::Time;
-use seance_operator_api::pool::{SandboxPoolStatus, reason};
+use seance_operator_api::pool::{SandboxPoolStatus, TaintEffect, TolerationOperator, reason};
 use seance_operator_api::sandbox::Desired;
 use seance_operator_api::{Sandbox, SandboxPool};
 use serde_json::json;
@@ -112,18 +112,29 @@ fn members(
     let (seen, going) = (uids(|_| true), uids(|sandbox| sandbox.spec.desired == Desired::Retiring));
     let unseen = context.expectations.unseen(&pool.uid().unwrap_or_default(), &seen, &going, Instant::now());
     let now = now_seconds();
+    let leaves_nodes = !tolerates_closed_nodes(pool);
     let of = |sandbox: &Arc<Sandbox>| {
         let pod = context.pod_of(sandbox);
         let node = pod.as_ref().and_then(|pod| pod.spec.as_ref()?.node_name.clone());
         let around = Around {
             pod: pod.as_deref(),
             template,
-            is_cordoned: node.is_some_and(|node| context.is_cordoned(&node)),
+            is_cordoned: leaves_nodes && node.is_some_and(|node| context.is_cordoned(&node)),
             is_asked: sandbox.uid().is_some_and(|uid| unseen.asked.contains(&uid)),
         };
         member(sandbox, around, now)
     };
     (sandboxes.iter().map(of).collect(), unseen)
+}
+
+/// Whether the scheduler puts this pool's pods on nodes that take no more: leaving them is no use then.
+fn tolerates_closed_nodes(pool: &SandboxPool) -> bool {
+    pool.spec.template.tolerations.iter().any(|toleration| {
+        let is_key = toleration.key.as_deref().is_none_or(|key| key == "node.kubernetes.io/unschedulable");
+        let is_effect = toleration.effect.is_none_or(|effect| effect == TaintEffect::NoSchedule);
+        let is_any = toleration.operator == TolerationOperator::Exists || toleration.value.is_none();
+        is_key && is_effect && is_any
+    })
 }
 
 async fn retire(
@@ -162,7 +173,13 @@ async fn create(pool: &SandboxPool, context: &Context, n_sandboxes: usize) -> Re
 }
 
 async fn tell(pool: &SandboxPool, context: &Context, status: &SandboxPoolStatus) -> Result<(), Error> {
-    if pool.status.as_ref() == Some(status) {
+    // Whatever order the API server keeps maps in, the same is the same.
+    let standing = pool.status.clone().map(|mut standing| {
+        standing.conditions.sort_by(|a, b| a.type_.cmp(&b.type_));
+        standing.checks.sort_by_key(|check| check.name);
+        standing
+    });
+    if standing.as_ref() == Some(status) {
         return Ok(());
     }
     let told = context.cluster.tell_pool(pool, &json!(status)).await;
