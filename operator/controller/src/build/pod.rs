@@ -166,7 +166,7 @@ fn container(
         name: CONTAINER.to_owned(),
         image: Some(template.image.clone()),
         image_pull_policy: Some(template.image_pull_policy.as_str().to_owned()),
-        command: Some(vec!["/seance-runner".to_owned(), "pod".to_owned()]),
+        command: Some(vec!["/usr/bin/seance-runner".to_owned(), "pod".to_owned()]),
         env: Some(environment(pool, around, sandbox)),
         resources: Some(resources(template)?),
         security_context: Some(SecurityContext {

@@ -155,7 +155,7 @@ fn the_runner_is_told_where_the_link_is_and_what_to_try() {
         { "name": "service-ports", "address": "10.96.0.7:7444" },
     ]);
     assert_eq!(canaries, both);
-    assert_eq!(pod["spec"]["containers"][0]["command"], json!(["/seance-runner", "pod"]));
+    assert_eq!(pod["spec"]["containers"][0]["command"], json!(["/usr/bin/seance-runner", "pod"]));
 }
 
 #[test]
