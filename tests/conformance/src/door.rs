@@ -6,29 +6,65 @@ use anyhow::Context as _;
 use futures::Stream;
 use seance_proto::v1alpha1 as api;
 use tokio_stream::StreamExt as _;
-use tonic::transport::Channel;
+use tonic::metadata::{Ascii, MetadataValue};
+use tonic::service::Interceptor;
+use tonic::service::interceptor::InterceptedService;
+use tonic::transport::{Certificate, ClientTlsConfig, Endpoint};
 use tonic_types::StatusExt as _;
 
 use crate::seen::{Refusal, Seen};
 
+/// A connection whose requests carry the caller's credentials.
+pub type Channel = InterceptedService<tonic::transport::Channel, Credentials>;
+
+/// Puts a bearer token into every request, where there is one.
+#[derive(Debug, Clone, Default)]
+pub struct Credentials(Option<MetadataValue<Ascii>>);
+
+impl Interceptor for Credentials {
+    fn call(&mut self, mut request: tonic::Request<()>) -> Result<tonic::Request<()>, tonic::Status> {
+        if let Some(bearer) = &self.0 {
+            request.metadata_mut().insert("authorization", bearer.clone());
+        }
+        Ok(request)
+    }
+}
+
 /// The service's clients over one connection.
 #[derive(Debug, Clone)]
 pub struct Door {
-    address: String,
+    endpoint: Endpoint,
+    credentials: Credentials,
     channel: Channel,
 }
 
 impl Door {
-    /// Connects to a service.
+    /// Connects to a service without TLS and without a token.
     pub async fn connect(address: &str) -> anyhow::Result<Self> {
-        let endpoint = Channel::from_shared(address.to_owned())?;
-        let channel = endpoint.connect().await.with_context(|| format!("connecting to {address}"))?;
-        Ok(Self { address: address.to_owned(), channel })
+        Self::over(Endpoint::from_shared(address.to_owned())?, Credentials::default()).await
+    }
+
+    /// Connects to a service with the certificate authority (PEM) of its certificate, and a token.
+    pub async fn connect_as(address: &str, ca: Option<&str>, token: Option<&str>) -> anyhow::Result<Self> {
+        let mut endpoint = Endpoint::from_shared(address.to_owned())?;
+        if let Some(ca) = ca {
+            endpoint =
+                endpoint.tls_config(ClientTlsConfig::new().ca_certificate(Certificate::from_pem(ca)))?;
+        }
+        let bearer = token.map(|token| format!("Bearer {}", token.trim()).parse()).transpose();
+        Self::over(endpoint, Credentials(bearer.context("the token is no header's text")?)).await
+    }
+
+    async fn over(endpoint: Endpoint, credentials: Credentials) -> anyhow::Result<Self> {
+        let connected = endpoint.connect().await;
+        let channel = connected.with_context(|| format!("connecting to {}", endpoint.uri()))?;
+        let channel = InterceptedService::new(channel, credentials.clone());
+        Ok(Self { endpoint, credentials, channel })
     }
 
     /// The same door over a connection of its own.
     pub async fn another(&self) -> anyhow::Result<Self> {
-        Self::connect(&self.address).await
+        Self::over(self.endpoint.clone(), self.credentials.clone()).await
     }
 
     /// The connection.

@@ -2,6 +2,7 @@
 //! holds. Exits with 1 when a line fails, with 2 when nothing could be run.
 
 use std::io::{ErrorKind, Write as _};
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
@@ -32,6 +33,12 @@ struct Arguments {
     /// Runs against this service instead of starting one.
     #[arg(long, value_name = "URL")]
     address: Option<String>,
+    /// The certificate authority of an https --address, PEM.
+    #[arg(long, value_name = "FILE", requires = "address")]
+    ca: Option<PathBuf>,
+    /// A file with the bearer token for --address.
+    #[arg(long, value_name = "FILE", requires = "address")]
+    token_file: Option<PathBuf>,
     /// The process of the service at --address, for the lines that look at it or kill parts of it.
     #[arg(long, value_name = "PID", requires = "address")]
     service_pid: Option<i32>,
@@ -46,6 +53,20 @@ enum Backend {
     Kubernetes,
 }
 
+impl Backend {
+    /// As the service names it.
+    fn name(self) -> &'static str {
+        match self {
+            Backend::Local => "local",
+            Backend::Kubernetes => "kubernetes",
+        }
+    }
+}
+
+fn read(path: &Path) -> anyhow::Result<String> {
+    std::fs::read_to_string(path).with_context(|| format!("reading {}", path.display()))
+}
+
 #[tokio::main]
 async fn main() -> ExitCode {
     match run(Arguments::parse()).await {
@@ -58,8 +79,10 @@ async fn main() -> ExitCode {
 }
 
 async fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
-    if arguments.backend == Backend::Kubernetes {
-        bail!("the kubernetes backend is not built yet; run with --backend local");
+    if arguments.backend == Backend::Kubernetes && arguments.address.is_none() {
+        bail!(
+            "a cluster's service is not started here: give the --address of an installed one, with --ca and --token-file"
+        );
     }
     let entries = chosen(plan::all()?, &arguments.only)?;
     if arguments.list {
@@ -71,8 +94,11 @@ async fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
     let report = match &arguments.address {
         Some(address) => {
             let process = arguments.service_pid.map(|pid| Process { pid });
-            let door = Door::connect(address).await?;
-            run_all(Target { door, process, log: None, seed }, entries).await
+            let ca = arguments.ca.as_deref().map(read).transpose()?;
+            let token = arguments.token_file.as_deref().map(read).transpose()?;
+            let door = Door::connect_as(address, ca.as_deref(), token.as_deref()).await?;
+            let backend = arguments.backend.name();
+            run_all(Target { door, backend, process, log: None, seed }, entries).await
         }
         None => run_own(seed, entries).await?,
     };
@@ -87,7 +113,8 @@ async fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
 async fn run_own(seed: u64, entries: Vec<Entry>) -> anyhow::Result<Report> {
     let service = Service::start().await?;
     let door = Door::connect(&service.address).await?;
-    let target = Target { door, process: Some(service.process), log: Some(service.log.clone()), seed };
+    let (process, log) = (Some(service.process), Some(service.log.clone()));
+    let target = Target { door, backend: Backend::Local.name(), process, log, seed };
     let report = run_all(target, entries).await;
     service.end().await.context("ending the service")?;
     Ok(report)

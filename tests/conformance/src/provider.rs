@@ -12,9 +12,9 @@ use tokio::sync::{Notify, mpsc};
 use tokio::task::{AbortHandle, JoinSet};
 use tokio_stream::StreamExt as _;
 use tokio_stream::wrappers::ReceiverStream;
-use tonic::transport::Channel;
 
 use crate::case;
+use crate::door::Channel;
 use crate::fixtures::{self, Answer};
 
 /// Results up to this size go in one message, as encoded; larger ones go in chunks.

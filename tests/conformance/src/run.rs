@@ -26,6 +26,8 @@ const DOOR: &str = "grpc";
 pub struct Target {
     /// The way in.
     pub door: Door,
+    /// How the service makes sandboxes: "local" or "kubernetes".
+    pub backend: &'static str,
     /// The service's process, where it is known.
     pub process: Option<Process>,
     /// The service's log, where it is known.
@@ -33,6 +35,18 @@ pub struct Target {
     /// The seed of the property tests.
     pub seed: u64,
 }
+
+/// A row kills or looks at parts of the service, which are not known here.
+#[derive(Debug)]
+pub struct NeedsProcess;
+
+impl std::fmt::Display for NeedsProcess {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("it kills parts of the service and needs --service-pid")
+    }
+}
+
+impl std::error::Error for NeedsProcess {}
 
 /// Runs all rows and gives them back in their order. `progress` is told of each and how
 /// long it took.
@@ -70,6 +84,7 @@ async fn row(target: &Target, entry: Entry) -> Row {
         Work::Later(note) => (State::Unbuilt, note),
         Work::Run(blocks) => match blocks_hold(target, &blocks, &language).await {
             Ok(()) => (State::Held, String::new()),
+            Err(error) if error.is::<NeedsProcess>() => (State::Unbuilt, NeedsProcess.to_string()),
             Err(error) => (State::Failed, one_line(&format!("{error:#}"))),
         },
     };

@@ -219,7 +219,7 @@ pub async fn refusals_have_one_form(stage: Stage) -> anyhow::Result<()> {
 /// O1: the service says what confines programs.
 pub async fn confinement_is_told(stage: Stage) -> anyhow::Result<()> {
     let info = stage.target.door.server().get_info(api::GetInfoRequest {}).await?.into_inner();
-    ensure!(info.backend == "local", "the backend is {:?}", info.backend);
+    ensure!(info.backend == stage.target.backend, "the backend is {:?}", info.backend);
     ensure!(!info.confinement_parts.is_empty(), "no confinement is named");
     ensure!(info.confinement_parts.iter().all(|name| !name.is_empty()), "confinement without a name");
     Ok(())

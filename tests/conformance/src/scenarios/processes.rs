@@ -11,6 +11,7 @@ use seance_proto::v1alpha1 as api;
 use super::{Stage, expect, expect_started, source, started, waiting};
 use crate::live::{self, Live};
 use crate::provider::Record;
+use crate::run::NeedsProcess;
 use crate::service::{Process, Service};
 
 const CALL_MAX: Duration = Duration::from_secs(10);
@@ -18,7 +19,7 @@ const EVENT_MAX: Duration = Duration::from_secs(10);
 const POLL: Duration = Duration::from_millis(20);
 
 fn process(stage: &Stage) -> anyhow::Result<Process> {
-    stage.target.process.context("it kills parts of the service and needs --service-pid")
+    stage.target.process.ok_or_else(|| NeedsProcess.into())
 }
 
 /// Kills what has no children of its own: the hosts, of running programs and those made ready.
