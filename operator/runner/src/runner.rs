@@ -1,13 +1,15 @@
 //! The runner: takes one session over the link and runs its programs, each in a host of its own.
 //!
-//! One task holds everything. Each round it waits for the first of: a limit to look after, a frame
-//! from the service, an event of the running host, an event of the spare one, room on the wire.
-//! What waits loses nothing when another is first.
+//! One task holds everything. Each round it waits for the first of: a limit to look after, an event
+//! of the link, of the running host, of the spare one, room on the wire, a look at the isolation.
+//! What waits loses nothing when another is first. Where the link is one that can be dialled again, a
+//! program goes on without it, and what the service doesn't have yet waits.
 
 mod active;
 mod assembly;
 mod catalogs;
 mod config;
+mod isolation;
 mod link;
 mod outbox;
 mod process;
@@ -20,25 +22,30 @@ use std::time::Duration;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use seance_proto::link::v1alpha1::{
-    Assign, Assigned, AttachRequest, AttachResponse, Engine, Execute, Hello, ProgramStarted, Refused, Resume,
-    attach_request, attach_response,
+    Applied, Assign, Assigned, AttachRequest, AttachResponse, CallResult, Engine, Execute, Goodbye, Hello,
+    ProgramStarted, Refused, Resume, Welcome, attach_request, attach_response,
 };
 use seance_proto::prost::Message;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::mpsc;
 use tokio::time::Instant;
-use tonic::Streaming;
 
 use active::{Active, Told};
 use assembly::Assembly;
 use catalogs::Catalogs;
-pub use config::Config;
+pub use config::{Config, Dialer, Error as ConfigError};
+use isolation::Isolation;
+use link::Link;
 use outbox::Outbox;
 use process::Event;
 use spare::Spare;
 
-/// The version of the link that this runner speaks.
-const LINK_VERSION: u32 = 1;
+/// The versions of the link that this runner speaks.
+const LINK_VERSION_MIN: u32 = 1;
+const LINK_VERSION: u32 = 2;
+/// So many results, or bytes of them, are told of together as applied.
+const APPLIED_MAX: usize = 16;
+const APPLIED_BYTES_MAX: usize = 64 * 1024;
 /// Rounds of killing what a program left behind.
 const STRAY_ROUNDS_MAX: usize = 64;
 
@@ -71,12 +78,16 @@ pub fn run(config: Config) -> Result<(), Error> {
         tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(Error::Process)?;
     runtime.block_on(async {
         prepare_process()?;
-        let Config { dialer, host_command } = config;
+        let Config { dialer, host_command, isolation } = config;
+        // Nothing but the service and the pod's end are an order to end: a handler that does
+        // nothing takes the place of the signal's own way. Without one, a signal ends us.
+        let _ignored = match &dialer {
+            Dialer::Network(_) => Some(signal(SignalKind::terminate()).map_err(Error::Process)?),
+            Dialer::Inherited(_) => None,
+        };
         // The first host starts before there is anything it must not see.
         let spare = first_host(host_command).await?;
-        let mut runner = Runner::new(spare);
-        let (wire, incoming) = link::attach(dialer, runner.hello()).await?;
-        runner.serve(wire, incoming).await
+        Runner::new(spare, Link::new(dialer), isolation.map(Isolation::new)).serve().await
     })
 }
 
@@ -103,6 +114,12 @@ async fn first_host(command: Vec<std::ffi::OsString>) -> Result<Spare, Error> {
 }
 
 struct Runner {
+    link: Link,
+    isolation: Option<Isolation>,
+    /// Whether a link was made before.
+    was_linked: bool,
+    /// The version of the link as it is spoken.
+    version: u32,
     outbox: Outbox,
     /// The connection, until the service has said from where frames are wanted.
     wire: Option<mpsc::Sender<AttachRequest>>,
@@ -116,6 +133,9 @@ struct Runner {
     /// Taken, but no host is ready for it yet.
     queued: Option<Execute>,
     last_program: u64,
+    /// Results that reached the active program and were not told of yet, and their bytes.
+    applied: Vec<u64>,
+    applied_bytes: usize,
     /// Strays were not looked for, because a host was being forked.
     has_strays: bool,
 }
@@ -127,8 +147,12 @@ enum Next {
 }
 
 impl Runner {
-    fn new(spare: Spare) -> Self {
+    fn new(spare: Spare, link: Link, isolation: Option<Isolation>) -> Self {
         Self {
+            link,
+            isolation,
+            was_linked: false,
+            version: LINK_VERSION_MIN,
             outbox: Outbox::new(),
             wire: None,
             spare,
@@ -140,6 +164,8 @@ impl Runner {
             active: None,
             queued: None,
             last_program: 0,
+            applied: Vec::new(),
+            applied_bytes: 0,
             has_strays: false,
         }
     }
@@ -148,15 +174,16 @@ impl Runner {
     fn hello(&self) -> Hello {
         let version = self.spare.version().unwrap_or_default();
         let engine = |language: &str| Engine { language: language.to_owned(), version: version.to_owned() };
-        let resume = self.session.as_ref().map(|session| Resume {
-            session_id: session.clone(),
+        let resume = self.was_linked.then(|| Resume {
+            session_id: self.session.clone().unwrap_or_default(),
             program: self.active.as_ref().map_or(0, |active| active.program),
             first_unacknowledged: self.outbox.first_unacknowledged(),
             applied_calls: self.active.iter().flat_map(Active::answered).collect(),
             epoch: self.epoch,
+            last_program: self.last_program,
         });
         Hello {
-            version_min: LINK_VERSION,
+            version_min: LINK_VERSION_MIN,
             version_max: LINK_VERSION,
             engines: vec![engine("javascript"), engine("typescript")],
             confinement_parts: crate::hosts::javascript::confinement(),
@@ -164,16 +191,12 @@ impl Runner {
         }
     }
 
-    async fn serve(
-        &mut self,
-        wire: mpsc::Sender<AttachRequest>,
-        mut incoming: Streaming<AttachResponse>,
-    ) -> Result<(), Error> {
-        self.wire = Some(wire);
+    async fn serve(&mut self) -> Result<(), Error> {
         let mut children = signal(SignalKind::child()).map_err(Error::Process)?;
         loop {
             self.outbox.flush();
             let is_held = self.outbox.is_full();
+            let is_linked = self.outbox.is_connected();
             tokio::select! {
                 biased;
                 _ = due(self.active.as_ref().map(Active::next_tick)) => {
@@ -181,11 +204,9 @@ impl Runner {
                         active.tick();
                     }
                 }
-                message = incoming.message() => match message {
-                    Ok(Some(message)) => if let Next::Exit = self.message(message)? { return Ok(()) },
-                    // An inherited socket breaks once and for all.
-                    Ok(None) => return Ok(()),
-                    Err(status) => return Err(link::Error::Refused(Box::new(status)).into()),
+                event = self.link.next() => if let Next::Exit = self.link_event(event)? {
+                    self.leave().await;
+                    return Ok(());
                 },
                 event = next_event(&mut self.active, is_held) => self.event(event),
                 exited = self.spare.next_change() => {
@@ -201,7 +222,44 @@ impl Runner {
                 // Whoever orphaned it, it has become ours; between programs nobody may be left.
                 _ = children.recv() => self.reap_strays(self.active.is_none()),
                 () = due(self.session_deadline) => return Ok(()),
+                report = next_report(&mut self.isolation), if is_linked && self.version > 1 => {
+                    self.outbox.push_unnumbered(attach_request::Frame::IsolationReport(report));
+                }
             }
+        }
+    }
+
+    fn link_event(&mut self, event: link::Event) -> Result<Next, Error> {
+        match event {
+            link::Event::Dial => {
+                let hello = self.hello();
+                self.link.dial(hello);
+            }
+            link::Event::Connected(wire) => {
+                self.was_linked = true;
+                self.assembly = Assembly::default();
+                self.wire = Some(wire);
+            }
+            link::Event::Message(message) => return self.message(*message),
+            link::Event::Lost(error) => {
+                eprintln!("seance-runner: {:#}", anyhow::Error::new(error));
+                self.wire = None;
+                self.outbox.disconnect();
+            }
+            // An inherited socket that ends is an order to end.
+            link::Event::Over(Ok(())) => return Ok(Next::Exit),
+            link::Event::Over(Err(error)) => return Err(error.into()),
+        }
+        Ok(Next::GoOn)
+    }
+
+    /// Kills everything, says so, and lets that leave.
+    async fn leave(&mut self) {
+        (self.active, self.queued) = (None, None);
+        self.reap_strays(true);
+        if self.version > 1 && self.link.is_dialled_again() {
+            self.outbox.say_last(attach_request::Frame::Goodbye(Goodbye {}));
+            self.link.farewell().await;
         }
     }
 
@@ -212,18 +270,11 @@ impl Runner {
         }
         self.epoch = message.epoch;
         match message.frame {
-            Some(attach_response::Frame::Welcome(welcome)) => match self.wire.take() {
-                Some(wire) => self.outbox.connect(wire, welcome.acknowledged),
-                None => self.outbox.acknowledge(welcome.acknowledged),
-            },
+            Some(attach_response::Frame::Welcome(welcome)) => self.welcome(&welcome),
             Some(attach_response::Frame::Assign(assign)) => self.assign(assign),
             Some(attach_response::Frame::Catalog(catalog)) => self.catalogs.insert(catalog),
             Some(attach_response::Frame::Execute(execute)) => self.execute(execute),
-            Some(attach_response::Frame::CallResult(result)) => {
-                if let (Some(active), Some(answer)) = (self.active_as(result.program), result.result) {
-                    active.call_result(answer);
-                }
-            }
+            Some(attach_response::Frame::CallResult(result)) => self.call_result(result),
             Some(attach_response::Frame::StopProgram(stop)) => self.stop(stop.program),
             Some(attach_response::Frame::Ack(ack)) => self.outbox.acknowledge(ack.number),
             Some(attach_response::Frame::Shutdown(_)) => return Ok(Next::Exit),
@@ -242,7 +293,39 @@ impl Runner {
         Ok(Next::GoOn)
     }
 
+    fn welcome(&mut self, welcome: &Welcome) {
+        self.version = welcome.version;
+        self.link.keep_ticket(&welcome.ticket);
+        match self.wire.take() {
+            Some(wire) => self.outbox.connect(wire, welcome.acknowledged),
+            None => self.outbox.acknowledge(welcome.acknowledged),
+        }
+    }
+
+    fn call_result(&mut self, result: CallResult) {
+        let bytes = result.encoded_len();
+        let tells = self.version > 1 && self.link.is_dialled_again();
+        let (Some(active), Some(answer)) = (self.active_as(result.program), result.result) else { return };
+        let call = answer.call;
+        active.call_result(answer);
+        if !tells {
+            return;
+        }
+        self.applied.push(call);
+        self.applied_bytes += bytes;
+        if self.applied.len() >= APPLIED_MAX || self.applied_bytes >= APPLIED_BYTES_MAX {
+            let calls = std::mem::take(&mut self.applied);
+            self.applied_bytes = 0;
+            self.outbox
+                .push_unnumbered(attach_request::Frame::Applied(Applied { program: result.program, calls }));
+        }
+    }
+
     fn assign(&mut self, assign: Assign) {
+        if self.isolation.as_ref().is_some_and(|isolation| !isolation.may_serve()) {
+            self.refuse("no_pids_limit", 0, "nothing limits the number of processes here".to_owned());
+            return;
+        }
         match &self.session {
             Some(session) if *session != assign.session_id => {
                 self.refuse("already_assigned", 0, format!("to {session}"));
@@ -290,6 +373,7 @@ impl Runner {
         let program = execute.program;
         // Catalogs may have come and gone while no host was ready; what was known then is used.
         let tools = self.catalogs.tools(&execute.catalog_digest).unwrap_or_default();
+        (self.applied, self.applied_bytes) = (Vec::new(), 0);
         self.active = Some(Active::start(host, execute, tools));
         let started = ProgramStarted { program, engine_version };
         self.outbox.push(attach_request::Frame::ProgramStarted(started));
@@ -362,6 +446,13 @@ impl Runner {
 async fn next_event(active: &mut Option<Active>, is_held: bool) -> Event {
     match active {
         Some(active) => active.next_event(is_held).await,
+        None => std::future::pending().await,
+    }
+}
+
+async fn next_report(isolation: &mut Option<Isolation>) -> seance_proto::link::v1alpha1::IsolationReport {
+    match isolation {
+        Some(isolation) => isolation.report().await,
         None => std::future::pending().await,
     }
 }

@@ -20,6 +20,10 @@ const NAME_BYTES_MAX: usize = 1024;
 const TEXT_BYTES_MAX: usize = 256 * 1024;
 /// The most entries of each list in a report.
 const ENTRIES_MAX: usize = 64 * 1024;
+/// The most checks in a report, and calls in one word about them.
+const CHECKS_MAX: usize = 128;
+/// The most calls that a runner says were answered when it resumes.
+const APPLIED_MAX: usize = 16_384;
 /// The most engines and confinement names in a hello.
 const HELLO_ENTRIES_MAX: usize = 32;
 /// The longest name or version in a hello, in bytes.
@@ -30,14 +34,91 @@ pub(crate) fn is_numbered(frame: &attach_request::Frame) -> bool {
     use attach_request::Frame::*;
     match frame {
         Output(_) | ToolCall(_) | CancelCall(_) | ProgramEnded(_) | HostExited(_) | ProgramStarted(_) => true,
-        Hello(_) | Assigned(_) | Chunk(_) | Refused(_) => false,
+        Hello(_) | Assigned(_) | Chunk(_) | Refused(_) | IsolationReport(_) | Applied(_) | Goodbye(_) => {
+            false
+        }
     }
+}
+
+/// A frame for the link itself.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Aside {
+    /// What came of trying the forbidden ways out.
+    Isolation(Vec<Tried>),
+    /// Results that have reached the program.
+    Applied {
+        /// The program.
+        program: ProgramNumber,
+        /// The calls.
+        calls: Vec<u64>,
+    },
+    /// The runner exits.
+    Goodbye,
+}
+
+/// A forbidden way out that was tried.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Tried {
+    /// The check.
+    pub name: String,
+    /// Where; nothing where nothing is dialled.
+    pub address: Option<std::net::SocketAddr>,
+    /// What came of it.
+    pub outcome: Outcome,
+}
+
+/// What came of trying a forbidden way out, as the runner says.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Outcome {
+    /// Somebody answered, or there is no limit.
+    Open,
+    /// It was refused.
+    Refused,
+    /// Nothing came back.
+    Silent,
+    /// There is a limit.
+    Limited,
+}
+
+/// A frame for the link itself, or the frame as it was.
+pub(crate) fn aside(frame: attach_request::Frame) -> Result<Result<Aside, attach_request::Frame>, Breach> {
+    use attach_request::Frame;
+    Ok(Ok(match frame {
+        Frame::IsolationReport(report) => {
+            at_most("isolation checks", report.checks.len(), CHECKS_MAX)?;
+            Aside::Isolation(report.checks.into_iter().map(tried).collect::<Result<_, _>>()?)
+        }
+        Frame::Applied(applied) => {
+            at_most("applied calls", applied.calls.len(), CHECKS_MAX)?;
+            Aside::Applied { program: program(applied.program)?, calls: applied.calls }
+        }
+        Frame::Goodbye(_) => Aside::Goodbye,
+        frame => return Ok(Err(frame)),
+    }))
+}
+
+fn tried(check: proto::IsolationCheck) -> Result<Tried, Breach> {
+    use proto::IsolationOutcome as Wire;
+    at_most("bytes of a check's name", check.name.len(), HELLO_NAME_BYTES_MAX)?;
+    let outcome = match Wire::try_from(check.outcome) {
+        Ok(Wire::Open) => Outcome::Open,
+        Ok(Wire::Refused) => Outcome::Refused,
+        Ok(Wire::Silent) => Outcome::Silent,
+        Ok(Wire::Limited) => Outcome::Limited,
+        Ok(Wire::Unspecified) | Err(_) => return Err(Breach::BadField { field: "check.outcome" }),
+    };
+    let address = match check.address.as_str() {
+        "" => None,
+        address => Some(address.parse().map_err(|_| Breach::BadField { field: "check.address" })?),
+    };
+    Ok(Tried { name: check.name, address, outcome })
 }
 
 /// Checks the sizes of a hello.
 pub(crate) fn check_hello(hello: &proto::Hello) -> Result<(), Breach> {
     at_most("engines", hello.engines.len(), HELLO_ENTRIES_MAX)?;
     at_most("confinement names", hello.confinement_parts.len(), HELLO_ENTRIES_MAX)?;
+    at_most("applied calls", hello.resume.as_ref().map_or(0, |r| r.applied_calls.len()), APPLIED_MAX)?;
     let names = hello.engines.iter().flat_map(|engine| [&engine.language, &engine.version]);
     for name in names.chain(&hello.confinement_parts) {
         at_most("bytes of a name in a hello", name.len(), HELLO_NAME_BYTES_MAX)?;
@@ -54,6 +135,9 @@ pub(crate) fn from_proto(frame: attach_request::Frame) -> Result<FromRunner, Bre
     Ok(match frame {
         Frame::Hello(_) => return Err(Breach::OutOfPlace { frame: "second hello" }),
         Frame::Chunk(_) => return Err(Breach::OutOfPlace { frame: "chunk" }),
+        Frame::IsolationReport(_) | Frame::Applied(_) | Frame::Goodbye(_) => {
+            return Err(Breach::OutOfPlace { frame: "a frame for the link" });
+        }
         Frame::Assigned(frame) => FromRunner::Assigned {
             session: frame.session_id.parse().map_err(|_| Breach::BadField { field: "session_id" })?,
         },

@@ -5,20 +5,29 @@
 //! hands a [`Link`] to whoever waits for the runner; from then on a [`Sender`] and an [`Inbox`]
 //! are polled by the session itself, with no task between it and the HTTP/2 stream. A session
 //! that doesn't receive holds its runner back by flow control, at [`STREAM_WINDOW_BYTES`].
+//!
+//! Over the network a stream may break and another take its place: [`Lasting`] is what a session has
+//! of a runner meanwhile.
 
 mod chunks;
 mod connection;
 mod inbox;
+mod kept;
+mod lasting;
 mod numbers;
 mod outbox;
 mod service;
 mod wire;
 
-pub use chunks::{FRAME_BYTES_MAX, LINK_BYTES_MAX, OPEN_CHUNKED_MAX};
-pub use connection::{STREAM_WINDOW_BYTES, serve};
-pub use inbox::{Closed, Inbox};
-pub use outbox::Sender;
-pub use service::{Link, Service, VERSION};
+pub use chunks::{Budget, FRAME_BYTES_MAX, LINK_BYTES_MAX, OPEN_CHUNKED_MAX};
+pub use connection::{NETWORK_WINDOW_BYTES, STREAM_WINDOW_BYTES, serve};
+pub use inbox::{Closed, Inbox, Received};
+pub use lasting::{Attached, LINK_LOST_AFTER, Lasting, LastingReceiver, LastingSender, Listener, Refusal};
+pub use outbox::{Messages, Sender};
+pub(crate) use service::{HELLO_TIMEOUT, check, hello};
+pub use service::{Link, Service, VERSION, VERSION_MIN};
+
+pub use crate::convert::{Aside, Outcome, Tried};
 
 /// The runner did something that the protocol doesn't allow. The sandbox ends with
 /// [`seance_core::sandbox::EndReason::ProtocolBroken`].
@@ -61,7 +70,7 @@ pub enum Breach {
         field: &'static str,
     },
     /// Runner and service have no version in common.
-    #[error("the runner speaks versions {min} to {max} of the link, this service {VERSION}")]
+    #[error("the runner speaks versions {min} to {max} of the link, this service {VERSION_MIN} to {VERSION}")]
     Version {
         /// The runner's lowest.
         min: u32,

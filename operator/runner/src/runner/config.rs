@@ -1,8 +1,12 @@
 //! How a runner is started.
 
 use std::ffi::{OsStr, OsString};
+use std::net::SocketAddr;
 use std::os::fd::{FromRawFd, OwnedFd, RawFd};
 use std::path::PathBuf;
+
+/// The most forbidden ways out that a runner tries.
+const TARGETS_MAX: usize = 64;
 
 /// Arguments that make no runner.
 #[derive(Debug, thiserror::Error)]
@@ -16,6 +20,14 @@ pub enum Error {
     /// There is no way to the service.
     #[error("one of the arguments is missing: --link-fd")]
     NoLink,
+    /// A variable of the environment is missing, or its value is not of its kind.
+    #[error("the environment's {name} needs {wanted}")]
+    Variable {
+        /// Which.
+        name: &'static str,
+        /// What would have been right.
+        wanted: &'static str,
+    },
 }
 
 /// A runner's configuration.
@@ -25,13 +37,39 @@ pub struct Config {
     pub dialer: Dialer,
     /// The program that a host is, and the arguments before its mode.
     pub host_command: Vec<OsString>,
+    /// What is looked at before and while it serves; nothing where the service made the sandbox itself.
+    pub isolation: Option<Isolation>,
 }
 
-/// A way to the service. A network address with TLS is another one, which only clusters need.
+/// A way to the service.
 #[derive(Debug)]
 pub enum Dialer {
     /// A connected stream socket that was left open for us. It breaks once and for all.
     Inherited(OwnedFd),
+    /// An address that is dialled again whenever the link breaks.
+    Network(Network),
+}
+
+/// The service's link port.
+#[derive(Debug, Clone)]
+pub struct Network {
+    /// `https://<IP>:<port>`.
+    pub address: String,
+    /// The name that its certificate has.
+    pub server_name: String,
+    /// The file with the token that is shown at the first contact; read at each dial.
+    pub token_file: PathBuf,
+    /// The file with the certificates that its certificate must lead to; read at each dial.
+    pub ca_file: PathBuf,
+}
+
+/// What has to be closed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Isolation {
+    /// The forbidden ways out: a check's name and where something listens.
+    pub targets: Vec<(String, SocketAddr)>,
+    /// Whether it serves although nothing limits the number of its processes.
+    pub accepts_no_pids_limit: bool,
 }
 
 impl Config {
@@ -40,22 +78,79 @@ impl Config {
     /// The warm parent of hosts is started as `PATH ARGUMENT... host-javascript`; without a path it is this very
     /// program. A binary that has the runner under a command of its own gives that as prefixes.
     pub fn from_args(args: impl Iterator<Item = OsString>) -> Result<Self, Error> {
-        let mut args = args;
         let mut link = None;
-        let mut command = vec![OsString::from("/proc/self/exe")];
-        while let Some(arg) = args.next() {
-            match arg.to_str() {
-                Some("--link-fd") => link = Some(fd(args.next().as_deref())?),
-                Some("--self-exe") => {
-                    command[0] = PathBuf::from(args.next().ok_or(Error::Value("--self-exe"))?).into();
-                }
-                Some("--host-prefix") => command.push(args.next().ok_or(Error::Value("--host-prefix"))?),
-                _ => return Err(Error::Unknown(arg)),
-            }
-        }
+        let host_command = host_command(args, |arg, args| match arg {
+            "--link-fd" => fd(args.next().as_deref()).map(|fd| link = Some(fd)).map(|()| true),
+            _ => Ok(false),
+        })?;
         let link = link.ok_or(Error::NoLink)?;
-        Ok(Self { dialer: Dialer::Inherited(link), host_command: command })
+        Ok(Self { dialer: Dialer::Inherited(link), host_command, isolation: None })
     }
+
+    /// Reads `[--self-exe PATH] [--host-prefix ARGUMENT]...` and what a pod's environment says:
+    /// `SEANCE_LINK_ADDRESS`, `SEANCE_LINK_SERVER_NAME`, `SEANCE_LINK_TOKEN_FILE`,
+    /// `SEANCE_LINK_CA_FILE`, `SEANCE_ISOLATION_CHECKS`, `SEANCE_ACCEPT_NO_PIDS_LIMIT`.
+    pub fn for_pod(
+        args: impl Iterator<Item = OsString>,
+        environment: impl Fn(&str) -> Option<String>,
+    ) -> Result<Self, Error> {
+        let host_command = host_command(args, |_, _| Ok(false))?;
+        let needed = |name: &'static str, wanted| {
+            environment(name).filter(|value| !value.is_empty()).ok_or(Error::Variable { name, wanted })
+        };
+        let address = needed("SEANCE_LINK_ADDRESS", "https://<IP>:<port>")?;
+        if address.strip_prefix("https://").is_none_or(|rest| rest.parse::<SocketAddr>().is_err()) {
+            return Err(Error::Variable { name: "SEANCE_LINK_ADDRESS", wanted: "https://<IP>:<port>" });
+        }
+        let network = Network {
+            address,
+            server_name: needed("SEANCE_LINK_SERVER_NAME", "a name")?,
+            token_file: needed("SEANCE_LINK_TOKEN_FILE", "a path")?.into(),
+            ca_file: needed("SEANCE_LINK_CA_FILE", "a path")?.into(),
+        };
+        let isolation = Isolation {
+            targets: targets(&environment("SEANCE_ISOLATION_CHECKS").unwrap_or_default())?,
+            accepts_no_pids_limit: environment("SEANCE_ACCEPT_NO_PIDS_LIMIT").as_deref() == Some("true"),
+        };
+        Ok(Self { dialer: Dialer::Network(network), host_command, isolation: Some(isolation) })
+    }
+}
+
+/// Reads what all modes have; `other` takes an argument of its own, or says that it has none such.
+fn host_command(
+    mut args: impl Iterator<Item = OsString>,
+    mut other: impl FnMut(&str, &mut dyn Iterator<Item = OsString>) -> Result<bool, Error>,
+) -> Result<Vec<OsString>, Error> {
+    let mut command = vec![OsString::from("/proc/self/exe")];
+    while let Some(arg) = args.next() {
+        match arg.to_str() {
+            Some("--self-exe") => {
+                command[0] = PathBuf::from(args.next().ok_or(Error::Value("--self-exe"))?).into();
+            }
+            Some("--host-prefix") => command.push(args.next().ok_or(Error::Value("--host-prefix"))?),
+            Some(name) if other(name, &mut args)? => {}
+            _ => return Err(Error::Unknown(arg)),
+        }
+    }
+    Ok(command)
+}
+
+fn targets(json: &str) -> Result<Vec<(String, SocketAddr)>, Error> {
+    const NAME: &str = "SEANCE_ISOLATION_CHECKS";
+    const WANTED: &str = r#"at most 64 of {"name": "...", "address": "<IP>:<port>"}"#;
+    let refused = || Error::Variable { name: NAME, wanted: WANTED };
+    if json.is_empty() {
+        return Ok(Vec::new());
+    }
+    let list: Vec<serde_json::Value> = serde_json::from_str(json).map_err(|_| refused())?;
+    if list.len() > TARGETS_MAX {
+        return Err(refused());
+    }
+    let target = |value: &serde_json::Value| {
+        let name = value.get("name")?.as_str()?.to_owned();
+        Some((name, value.get("address")?.as_str()?.parse().ok()?))
+    };
+    list.iter().map(|value| target(value).ok_or_else(refused)).collect()
 }
 
 fn fd(value: Option<&OsStr>) -> Result<OwnedFd, Error> {
@@ -81,5 +176,42 @@ mod tests {
             assert!(Config::from_args(args.iter().map(OsString::from)).is_err(), "{args:?}");
         }
         assert!(matches!(Config::from_args(["--other".into()].into_iter()), Err(Error::Unknown(_))));
+    }
+
+    fn pod(change: (&str, &str)) -> Result<Config, Error> {
+        let environment = |name: &str| {
+            let value = match name {
+                name if name == change.0 => change.1,
+                "SEANCE_LINK_ADDRESS" => "https://10.0.0.1:7443",
+                "SEANCE_LINK_SERVER_NAME" => "seance-link",
+                "SEANCE_LINK_TOKEN_FILE" => "/t",
+                "SEANCE_LINK_CA_FILE" => "/c",
+                "SEANCE_ISOLATION_CHECKS" => r#"[{"name":"api-server","address":"10.96.0.1:443"}]"#,
+                _ => return None,
+            };
+            Some(value.to_owned())
+        };
+        Config::for_pod(std::iter::empty(), environment)
+    }
+
+    #[test]
+    fn a_pods_environment_is_checked_as_a_whole() {
+        let isolation = pod(("", "")).unwrap().isolation.unwrap();
+        assert_eq!(isolation.targets, [("api-server".to_owned(), "10.96.0.1:443".parse().unwrap())]);
+        assert!(!isolation.accepts_no_pids_limit);
+        assert!(
+            pod(("SEANCE_ACCEPT_NO_PIDS_LIMIT", "true")).unwrap().isolation.unwrap().accepts_no_pids_limit
+        );
+        for (name, value) in [
+            ("SEANCE_LINK_ADDRESS", "http://10.0.0.1:1"),
+            ("SEANCE_LINK_ADDRESS", "https://a.name:1"),
+            ("SEANCE_LINK_SERVER_NAME", ""),
+            ("SEANCE_LINK_TOKEN_FILE", ""),
+            ("SEANCE_LINK_CA_FILE", ""),
+            ("SEANCE_ISOLATION_CHECKS", "{}"),
+            ("SEANCE_ISOLATION_CHECKS", r#"[{"name":"a","address":"b"}]"#),
+        ] {
+            assert!(pod((name, value)).is_err(), "{name}={value}");
+        }
     }
 }

@@ -98,6 +98,23 @@ impl Outbox {
         }
     }
 
+    /// The connection broke: frames wait for the next one.
+    pub fn disconnect(&mut self) {
+        self.wire = None;
+        self.waiting.clear();
+    }
+
+    /// Whether the service has said from where it wants frames, and the connection holds.
+    pub fn is_connected(&self) -> bool {
+        self.wire.is_some()
+    }
+
+    /// Sends what goes at once, then a last frame, and closes the connection behind it.
+    pub fn say_last(&mut self, frame: Frame) {
+        self.push_unnumbered(frame);
+        self.disconnect();
+    }
+
     /// Whether frames wait for the connection.
     pub fn is_waiting(&self) -> bool {
         !self.waiting.is_empty()

@@ -102,7 +102,7 @@ impl Service {
         };
         let FromRunner::Hello(hello) = service.next().await else { panic!("hello comes first") };
         service.hello = hello;
-        service.send(ToRunner::Welcome(Welcome { version: 1, acknowledged: 0 })).await;
+        service.send(ToRunner::Welcome(Welcome { version: 1, ..Welcome::default() })).await;
         service
     }
 

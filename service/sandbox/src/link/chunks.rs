@@ -2,9 +2,12 @@
 //! grows with the bytes that really came.
 
 use std::collections::HashMap;
+use std::sync::Arc;
 
 use bytes::{Bytes, BytesMut};
 use seance_proto::link::v1alpha1::Chunk;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::time::Instant;
 
 use super::Breach;
 
@@ -16,17 +19,44 @@ pub const LINK_BYTES_MAX: u64 = 128 * 1024 * 1024;
 /// The most unfinished frames of one link. Over it the link is broken.
 pub const OPEN_CHUNKED_MAX: usize = 16;
 
+/// The bytes of unfinished frames that all links of a service may have together. Over it, a link
+/// isn't read until another has finished a frame, so that its runner is held back.
+#[derive(Debug, Clone)]
+pub struct Budget {
+    kib: Arc<Semaphore>,
+    kib_max: u32,
+}
+
+impl Budget {
+    /// Room for so many bytes, and for one frame at least.
+    pub fn new(bytes: u64) -> Self {
+        let kib_max = u32::try_from(bytes.max(FRAME_BYTES_MAX).div_ceil(1024)).unwrap_or(u32::MAX >> 4);
+        Self { kib: Arc::new(Semaphore::new(kib_max as usize)), kib_max }
+    }
+
+    /// Waits for room. Cancel-safe.
+    pub(super) async fn room(&self, bytes: u64) -> OwnedSemaphorePermit {
+        let kib = u32::try_from(bytes.div_ceil(1024)).unwrap_or(self.kib_max).min(self.kib_max);
+        let room = Arc::clone(&self.kib).acquire_many_owned(kib).await;
+        room.expect("the semaphore is never closed")
+    }
+}
+
 /// Frames that are not whole yet.
 #[derive(Debug, Default)]
 pub(super) struct Assembler {
     open: HashMap<u64, Partial>,
     reserved_bytes: u64,
+    room: Option<OwnedSemaphorePermit>,
 }
 
 #[derive(Debug)]
 struct Partial {
     total_bytes: u64,
     data: BytesMut,
+    since: Instant,
+    /// Gives the room back when the frame is whole or the link gone.
+    _room: Option<OwnedSemaphorePermit>,
 }
 
 impl Assembler {
@@ -56,10 +86,34 @@ impl Assembler {
         Ok(self.open.remove(&chunk.id).map(|partial| partial.data.freeze()))
     }
 
+    /// Whether a part of this frame is there.
+    pub(super) fn has(&self, id: u64) -> bool {
+        self.open.contains_key(&id)
+    }
+
+    /// When the frame was begun that is not whole for the longest time.
+    pub(super) fn oldest(&self) -> Option<Instant> {
+        self.open.values().map(|partial| partial.since).min()
+    }
+
+    /// The room of the frame that is begun next.
+    pub(super) fn keep_room(&mut self, room: OwnedSemaphorePermit) {
+        self.room = Some(room);
+    }
+
     fn reserve(&mut self, chunk: &Chunk) -> Result<(), Breach> {
-        if self.open.contains_key(&chunk.id) {
+        if self.has(chunk.id) {
             return Ok(());
         }
+        self.check(chunk)?;
+        self.reserved_bytes += chunk.total_bytes;
+        let (total_bytes, data, since) = (chunk.total_bytes, BytesMut::new(), Instant::now());
+        self.open.insert(chunk.id, Partial { total_bytes, data, since, _room: self.room.take() });
+        Ok(())
+    }
+
+    /// Whether a frame of this size may be begun.
+    pub(super) fn check(&self, chunk: &Chunk) -> Result<(), Breach> {
         let total = chunk.total_bytes;
         if total > FRAME_BYTES_MAX {
             return Err(Breach::TooMuch { what: "bytes of a frame", n: total, limit: FRAME_BYTES_MAX });
@@ -73,8 +127,6 @@ impl Assembler {
             let what = "bytes of unfinished frames";
             return Err(Breach::TooMuch { what, n: reserved, limit: LINK_BYTES_MAX });
         }
-        self.reserved_bytes = reserved;
-        self.open.insert(chunk.id, Partial { total_bytes: total, data: BytesMut::new() });
         Ok(())
     }
 }

@@ -1,15 +1,20 @@
 //! What comes from a runner: whole, numbered, checked frames.
 
+use std::time::Duration;
+
 use bytes::Bytes;
 use prost::Message;
 use seance_core::link::Numbered;
 use seance_proto::link::v1alpha1::{AttachRequest, attach_request::Frame};
 use tonic::{Code, Status, Streaming};
 
-use super::chunks::Assembler;
-use super::numbers::{Acknowledged, Numbers, Turn};
+use super::chunks::{Assembler, Budget};
+use super::numbers::{Numbers, Turn};
 use super::{Breach, wire};
-use crate::convert;
+use crate::convert::{self, Aside};
+
+/// How long a frame in chunks may take from its first chunk to its last.
+const FRAME_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Why nothing more comes.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -20,49 +25,94 @@ pub enum Closed {
     Broken(Breach),
 }
 
+/// What a runner sent.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Received {
+    /// A frame for the session.
+    Frame(Numbered),
+    /// A frame for the link itself.
+    Aside(Aside),
+}
+
 /// Receives a runner's frames. Polling it is what lets the runner send more.
 #[derive(Debug)]
 pub struct Inbox {
     stream: Streaming<AttachRequest>,
+    /// A message whose frame waits for room in the budget.
+    waiting: Option<AttachRequest>,
     assembler: Assembler,
+    budget: Option<Budget>,
     numbers: Numbers,
     closed: Option<Closed>,
 }
 
 impl Inbox {
-    pub(super) fn new(stream: Streaming<AttachRequest>, acknowledged: Acknowledged) -> Self {
-        let numbers = Numbers::new(acknowledged);
-        Self { stream, assembler: Assembler::default(), numbers, closed: None }
+    pub(super) fn new(stream: Streaming<AttachRequest>, numbers: Numbers, budget: Option<Budget>) -> Self {
+        Self { stream, waiting: None, assembler: Assembler::default(), budget, numbers, closed: None }
     }
 
-    /// The next frame, or why there are no more; then always the same answer.
+    /// What comes next, or why there is no more; then always the same answer.
     ///
     /// Cancel-safe: a message that came in part stays in the stream's buffer.
-    pub async fn next(&mut self) -> Result<Numbered, Closed> {
+    pub async fn next(&mut self) -> Result<Received, Closed> {
         if let Some(closed) = &self.closed {
             return Err(closed.clone());
         }
-        let result = self.next_open().await;
+        let result = match self.assembler.oldest() {
+            None => self.next_open().await,
+            Some(oldest) => {
+                let in_time = tokio::time::timeout_at(oldest + FRAME_TIMEOUT, self.next_open()).await;
+                in_time.unwrap_or(Err(Closed::Broken(Breach::OutOfPlace {
+                    frame: "no rest of a chunked frame",
+                })))
+            }
+        };
         if let Err(closed) = &result {
             self.closed = Some(closed.clone());
         }
         result
     }
 
-    async fn next_open(&mut self) -> Result<Numbered, Closed> {
+    /// The next frame for the session; those for a link that lasts are passed over.
+    ///
+    /// Cancel-safe.
+    pub async fn next_frame(&mut self) -> Result<Numbered, Closed> {
         loop {
-            let message = match self.stream.message().await {
-                Ok(Some(message)) => message,
-                Ok(None) => return Err(Closed::Lost),
-                Err(status) => return Err(closed_by(&status)),
-            };
-            if let Some(frame) = self.take(message).map_err(Closed::Broken)? {
+            if let Received::Frame(frame) = self.next().await? {
                 return Ok(frame);
             }
         }
     }
 
-    fn take(&mut self, message: AttachRequest) -> Result<Option<Numbered>, Breach> {
+    async fn next_open(&mut self) -> Result<Received, Closed> {
+        loop {
+            let message = self.message().await?;
+            if let Some(received) = self.take(message).map_err(Closed::Broken)? {
+                return Ok(received);
+            }
+        }
+    }
+
+    async fn message(&mut self) -> Result<AttachRequest, Closed> {
+        if self.waiting.is_none() {
+            match self.stream.message().await {
+                Ok(Some(message)) => self.waiting = Some(message),
+                Ok(None) => return Err(Closed::Lost),
+                Err(status) => return Err(closed_by(&status)),
+            }
+        }
+        if let (Some(budget), Some(AttachRequest { frame: Some(Frame::Chunk(chunk)), .. })) =
+            (&self.budget, &self.waiting)
+            && !self.assembler.has(chunk.id)
+        {
+            self.assembler.check(chunk).map_err(Closed::Broken)?;
+            let room = budget.room(chunk.total_bytes).await;
+            self.assembler.keep_room(room);
+        }
+        Ok(self.waiting.take().expect("set above"))
+    }
+
+    fn take(&mut self, message: AttachRequest) -> Result<Option<Received>, Breach> {
         let Some(Frame::Chunk(chunk)) = &message.frame else { return self.take_whole(message) };
         if message.number != 0 {
             return Err(Breach::BadField { field: "number of a chunk" });
@@ -75,7 +125,7 @@ impl Inbox {
         self.take_whole(message)
     }
 
-    fn take_whole(&mut self, message: AttachRequest) -> Result<Option<Numbered>, Breach> {
+    fn take_whole(&mut self, message: AttachRequest) -> Result<Option<Received>, Breach> {
         let AttachRequest { number, frame } = message;
         let frame = frame.ok_or(Breach::OutOfPlace { frame: "unknown" })?;
         match (convert::is_numbered(&frame), number) {
@@ -87,7 +137,11 @@ impl Inbox {
             (false, 0) => {}
             (false, _) => return Err(Breach::BadField { field: "number of a frame without one" }),
         }
-        convert::from_proto(frame).map(|frame| Some(Numbered { number, frame }))
+        let frame = match convert::aside(frame)? {
+            Ok(aside) => return Ok(Some(Received::Aside(aside))),
+            Err(frame) => convert::from_proto(frame)?,
+        };
+        Ok(Some(Received::Frame(Numbered { number, frame })))
     }
 }
 

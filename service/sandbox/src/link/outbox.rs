@@ -9,6 +9,7 @@
 //! Large frames go out as chunks, and before each chunk the lanes are looked at again. Every lane
 //! is bounded, and the bytes of large frames together; when full, `send` waits.
 
+use std::collections::VecDeque;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -25,7 +26,6 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 use tonic::Status;
 
 use super::chunks::FRAME_BYTES_MAX;
-use super::numbers::Acknowledged;
 use crate::convert;
 
 /// Frames up to this size travel in one message.
@@ -40,6 +40,8 @@ const ORDERED_FRAMES_MAX: usize = 16;
 const BULK_FRAMES_MAX: usize = 16;
 /// Bytes of large frames waiting or half sent, in KiB: one of the largest and some.
 const LARGE_KIB_MAX: u32 = 96 * 1024;
+/// Chunks of frames that are sent again have ids from here on; the sender's count from 1.
+const AGAIN_ID_MIN: u64 = 1 << 32;
 /// Frames over this size are encoded away from the runtime's own threads.
 const ENCODE_BYTES_INLINE: usize = 1024 * 1024;
 
@@ -52,7 +54,6 @@ pub struct Sender {
     large_kib: Arc<Semaphore>,
     next_chunk_id: AtomicU64,
     epoch: AtomicU64,
-    acknowledged: Acknowledged,
 }
 
 #[derive(Debug)]
@@ -68,13 +69,17 @@ struct Large {
     total_bytes: u64,
     rest: Bytes,
     /// Gives the bytes back when the last chunk is gone.
-    _reserved: OwnedSemaphorePermit,
+    _reserved: Option<OwnedSemaphorePermit>,
 }
 
 /// The stream of messages that gRPC sends.
 #[derive(Debug)]
 pub struct Messages {
     first: Option<AttachResponse>,
+    /// What a runner that dials again may not have. It comes before the lanes.
+    again: VecDeque<AttachResponse>,
+    again_now: Option<Large>,
+    next_again_id: u64,
     urgent: mpsc::Receiver<AttachResponse>,
     ordered: Lane,
     bulk: Lane,
@@ -86,8 +91,8 @@ struct Lane {
     current: Option<Large>,
 }
 
-/// A sender and the messages it feeds; `first` goes out before anything else.
-pub(super) fn channel(first: AttachResponse, acknowledged: Acknowledged) -> (Sender, Messages) {
+/// A sender and the messages it feeds; `first` goes out before anything else, and then `again`.
+pub(super) fn channel(first: AttachResponse, again: Vec<AttachResponse>) -> (Sender, Messages) {
     let (urgent, urgent_queue) = mpsc::channel(URGENT_FRAMES_MAX);
     let (ordered, ordered_queue) = mpsc::channel(ORDERED_FRAMES_MAX);
     let (bulk, bulk_queue) = mpsc::channel(BULK_FRAMES_MAX);
@@ -97,12 +102,20 @@ pub(super) fn channel(first: AttachResponse, acknowledged: Acknowledged) -> (Sen
         bulk,
         large_kib: Arc::new(Semaphore::new(LARGE_KIB_MAX as usize)),
         next_chunk_id: AtomicU64::new(1),
-        epoch: AtomicU64::new(0),
-        acknowledged,
+        epoch: AtomicU64::new(first.epoch),
     };
     let lane = |queue| Lane { queue, current: None };
     let (ordered, bulk) = (lane(ordered_queue), lane(bulk_queue));
-    (sender, Messages { first: Some(first), urgent: urgent_queue, ordered, bulk })
+    let messages = Messages {
+        first: Some(first),
+        again: again.into(),
+        again_now: None,
+        next_again_id: AGAIN_ID_MIN,
+        urgent: urgent_queue,
+        ordered,
+        bulk,
+    };
+    (sender, messages)
 }
 
 impl Sender {
@@ -126,7 +139,7 @@ impl Sender {
         let encoded = encode(message, bytes).await;
         let id = self.next_chunk_id.fetch_add(1, Ordering::Relaxed);
         let total_bytes = encoded.len() as u64;
-        let large = Large { id, epoch, total_bytes, rest: encoded, _reserved: reserved };
+        let large = Large { id, epoch, total_bytes, rest: encoded, _reserved: Some(reserved) };
         let lane = if urgent { &self.bulk } else { &self.ordered };
         lane.send(Outgoing::Large(large)).await.map_err(|_| LinkGone)
     }
@@ -145,9 +158,6 @@ impl LinkSender for Sender {
     async fn send(&self, frame: Addressed) -> Result<(), LinkGone> {
         let Addressed { epoch, frame } = frame;
         self.epoch.fetch_max(epoch.0, Ordering::Relaxed);
-        if let ToRunner::Ack { number } = frame {
-            self.acknowledged.raise(number);
-        }
         let urgent = matches!(frame, ToRunner::CallResult { .. } | ToRunner::Ack { .. } | ToRunner::Shutdown);
         let message = AttachResponse { epoch: epoch.0, frame: Some(convert::to_proto(frame)) };
         let bytes = message.encoded_len();
@@ -169,6 +179,9 @@ impl Stream for Messages {
         if let Some(first) = this.first.take() {
             return Poll::Ready(Some(Ok(first)));
         }
+        if let Some(message) = this.next_again() {
+            return Poll::Ready(Some(Ok(message)));
+        }
         // The three queues have one sender, so they close together.
         let mut closed = 0;
         match this.urgent.poll_recv(cx) {
@@ -187,6 +200,34 @@ impl Stream for Messages {
     }
 }
 
+impl Messages {
+    fn next_again(&mut self) -> Option<AttachResponse> {
+        if self.again_now.is_none() {
+            let message = self.again.pop_front()?;
+            if message.encoded_len() <= WHOLE_BYTES_MAX {
+                return Some(message);
+            }
+            let rest = Bytes::from(message.encode_to_vec());
+            let (id, epoch, total_bytes) = (self.next_again_id, message.epoch, rest.len() as u64);
+            self.next_again_id += 1;
+            self.again_now = Some(Large { id, epoch, total_bytes, rest, _reserved: None });
+        }
+        next_chunk(&mut self.again_now)
+    }
+}
+
+/// The next chunk of a large frame, which is forgotten with its last.
+fn next_chunk(current: &mut Option<Large>) -> Option<AttachResponse> {
+    let large = current.as_mut()?;
+    let data = large.rest.split_to(large.rest.len().min(CHUNK_BYTES));
+    let frame = Some(Frame::Chunk(Chunk { id: large.id, total_bytes: large.total_bytes, data }));
+    let message = AttachResponse { epoch: large.epoch, frame };
+    if large.rest.is_empty() {
+        *current = None;
+    }
+    Some(message)
+}
+
 impl Lane {
     fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<Option<AttachResponse>> {
         if self.current.is_none() {
@@ -196,14 +237,7 @@ impl Lane {
                 None => return Poll::Ready(None),
             }
         }
-        let large = self.current.as_mut().expect("set above");
-        let data = large.rest.split_to(large.rest.len().min(CHUNK_BYTES));
-        let frame = Some(Frame::Chunk(Chunk { id: large.id, total_bytes: large.total_bytes, data }));
-        let message = AttachResponse { epoch: large.epoch, frame };
-        if large.rest.is_empty() {
-            self.current = None;
-        }
-        Poll::Ready(Some(message))
+        Poll::Ready(next_chunk(&mut self.current))
     }
 }
 

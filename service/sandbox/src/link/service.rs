@@ -13,14 +13,16 @@ use tonic::{Request, Response, Status, Streaming};
 
 use super::Breach;
 use super::inbox::{Closed, Inbox, closed_by};
-use super::numbers::Acknowledged;
+use super::numbers::{Delivered, Numbers};
 use super::outbox::{self, Messages, Sender};
 use crate::convert;
 
-/// The version of the link that this service speaks.
-pub const VERSION: u32 = 1;
+/// The highest version of the link that this service speaks.
+pub const VERSION: u32 = 2;
+/// The lowest: the one before, so that runners of the last release go on while a new one is rolled out.
+pub const VERSION_MIN: u32 = 1;
 /// How long a connected runner may take to say hello.
-const HELLO_TIMEOUT: Duration = Duration::from_secs(5);
+pub(crate) const HELLO_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// A runner that said hello.
 #[derive(Debug)]
@@ -65,19 +67,27 @@ impl link_server::Link for Service {
             Ok(hello) => hello,
             Err(_) => Err(Closed::Broken(Breach::OutOfPlace { frame: "no hello in time" })),
         };
-        let hello = match hello.and_then(|hello| check(hello).map_err(Closed::Broken)) {
-            Ok(hello) => hello,
+        let checked = hello.and_then(|hello| match check(&hello) {
+            // A runner that resumes was attached before, and no runner of a socket pair ever was.
+            Ok(_) if hello.resume.is_some() => {
+                Err(Closed::Broken(Breach::BadField { field: "hello.resume" }))
+            }
+            Ok(version) => Ok((hello, version)),
+            Err(breach) => Err(Closed::Broken(breach)),
+        });
+        let (hello, version) = match checked {
+            Ok(checked) => checked,
             Err(closed) => {
                 // Fails only when nobody waits any more.
                 drop(self.attached.try_send(Err(closed)));
                 return Err(Status::failed_precondition("the handshake failed"));
             }
         };
-        let acknowledged = Acknowledged::default();
-        let welcome = attach_response::Frame::Welcome(Welcome { version: VERSION, acknowledged: 0 });
+        let welcome = Welcome { version, acknowledged: 0, ticket: String::new() };
+        let welcome = attach_response::Frame::Welcome(welcome);
         let first = AttachResponse { epoch: 0, frame: Some(welcome) };
-        let (sender, messages) = outbox::channel(first, acknowledged.clone());
-        let inbox = Inbox::new(stream, acknowledged);
+        let (sender, messages) = outbox::channel(first, Vec::new());
+        let inbox = Inbox::new(stream, Numbers::new(0, Delivered::default()), None);
         let engines = hello.engines.into_iter().map(|engine| (engine.language, engine.version)).collect();
         let link = Link { engines, confinement: hello.confinement_parts, sender, inbox };
         match self.attached.try_send(Ok(link)) {
@@ -87,7 +97,8 @@ impl link_server::Link for Service {
     }
 }
 
-async fn hello(stream: &mut Streaming<AttachRequest>) -> Result<Hello, Closed> {
+/// The first message of a stream, which has to be a hello.
+pub(crate) async fn hello(stream: &mut Streaming<AttachRequest>) -> Result<Hello, Closed> {
     let message = stream.message().await.map_err(|status| closed_by(&status))?.ok_or(Closed::Lost)?;
     match message {
         AttachRequest { number: 0, frame: Some(attach_request::Frame::Hello(hello)) } => Ok(hello),
@@ -95,15 +106,29 @@ async fn hello(stream: &mut Streaming<AttachRequest>) -> Result<Hello, Closed> {
     }
 }
 
-fn check(hello: Hello) -> Result<Hello, Breach> {
-    let Hello { version_min: min, version_max: max, .. } = hello;
-    if !(min..=max).contains(&VERSION) {
+/// Checks a hello and gives the version that is spoken.
+pub(crate) fn check(hello: &Hello) -> Result<u32, Breach> {
+    let Hello { version_min: min, version_max: max, .. } = *hello;
+    let version = max.min(VERSION);
+    if version < min.max(VERSION_MIN) {
         return Err(Breach::Version { min, max });
     }
-    // A runner that resumes was attached before, and no runner of a socket pair ever was.
-    if hello.resume.is_some() {
-        return Err(Breach::BadField { field: "hello.resume" });
+    convert::check_hello(hello)?;
+    Ok(version)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_highest_version_in_common_is_spoken() {
+        let hello = |min, max| Hello { version_min: min, version_max: max, ..Hello::default() };
+        for (min, max, spoken) in [(1, 1, 1), (1, 2, 2), (2, 2, 2), (2, 9, 2), (1, 9, 2)] {
+            assert_eq!(check(&hello(min, max)), Ok(spoken), "{min} to {max}");
+        }
+        for (min, max) in [(0, 0), (3, 9), (2, 1), (u32::MAX, u32::MAX)] {
+            assert_eq!(check(&hello(min, max)), Err(Breach::Version { min, max }));
+        }
     }
-    convert::check_hello(&hello)?;
-    Ok(hello)
 }

@@ -89,7 +89,7 @@ pub(super) async fn start(
     let last_line = LastLine::default();
     let outputs = tasks.spawn(outputs(id, &mut child, last_line.clone()));
     let (attached, mut attaching) = mpsc::channel(1);
-    let connection = tasks.spawn(link::serve(link, link::Service::new(attached)));
+    let connection = tasks.spawn(link::serve(link, link::Service::new(attached), link::STREAM_WINDOW_BYTES));
     let sender = Arc::new(OnceLock::new());
     let keep = Keep { shared: Arc::clone(&shared), child, connection, outputs, sender: Arc::clone(&sender) };
     tasks.spawn(async move {
@@ -219,7 +219,7 @@ struct Receiver {
 #[async_trait]
 impl LinkReceiver for Receiver {
     async fn recv(&mut self) -> LinkEvent {
-        match self.inbox.next().await {
+        match self.inbox.next_frame().await {
             Ok(frame) => return LinkEvent::Frame(frame),
             Err(Closed::Broken(breach)) => {
                 self.shared.ask(SandboxEnd { reason: EndReason::ProtocolBroken, detail: breach.to_string() });

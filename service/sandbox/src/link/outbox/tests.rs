@@ -4,7 +4,7 @@ use seance_core::ids::{Epoch, ProgramNumber};
 use super::*;
 
 fn open() -> (Sender, Messages) {
-    channel(AttachResponse::default(), Acknowledged::default())
+    channel(AttachResponse::default(), Vec::new())
 }
 
 fn result(bytes: usize) -> Addressed {
@@ -79,4 +79,22 @@ async fn a_full_lane_makes_the_sender_wait() {
     send().await.unwrap();
     drop(messages);
     assert_eq!(send().await, Err(LinkGone));
+}
+
+/// What is sent again comes whole, in its order and before what is new.
+#[tokio::test]
+async fn what_is_sent_again_comes_first() {
+    let frame = |addressed: Addressed| AttachResponse {
+        epoch: addressed.epoch.0,
+        frame: Some(convert::to_proto(addressed.frame)),
+    };
+    let again = vec![frame(result(WHOLE_BYTES_MAX + 1)), frame(result(1))];
+    let (sender, mut messages) = channel(AttachResponse::default(), again);
+    sender.send(addressed(ToRunner::Shutdown)).await.unwrap();
+    next(&mut messages).await;
+    for _ in 0..2 {
+        assert!(matches!(next(&mut messages).await.frame, Some(Frame::Chunk(_))));
+    }
+    assert!(matches!(next(&mut messages).await.frame, Some(Frame::CallResult(_))));
+    assert!(matches!(next(&mut messages).await.frame, Some(Frame::Shutdown(_))));
 }

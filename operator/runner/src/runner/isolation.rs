@@ -1,0 +1,163 @@
+//! Looks whether the ways out of the sandbox are closed: dials what must not be reached, and looks
+//! for a limit on processes.
+//!
+//! What came of it is told, never judged: the service knows which targets listen and what the pool
+//! accepts. In a pod that is hostile nothing told from here is worth anything; it is worth
+//! something before the first program runs, which is when it decides.
+
+use std::future::Future;
+use std::net::SocketAddr;
+use std::path::Path;
+use std::pin::Pin;
+use std::time::Duration;
+
+use seance_proto::link::v1alpha1::{IsolationCheck, IsolationOutcome, IsolationReport};
+use tokio::net::{TcpStream, UdpSocket};
+use tokio::time::{Instant, timeout};
+
+use super::config::Isolation as Config;
+
+/// How long a target may take to answer.
+const TRY_TIMEOUT: Duration = Duration::from_secs(1);
+/// Until the next look, while a way is open: policies take a moment to hold.
+const INTERVAL_OPEN: Duration = Duration::from_secs(1);
+/// Until the next look otherwise.
+const INTERVAL: Duration = Duration::from_secs(5);
+/// The check of the limit on processes.
+const PIDS_LIMIT: &str = "pids-limit";
+/// The check whose target is also asked by datagram.
+const RESOLVER: &str = "resolver";
+/// A query for the root's name servers: the shortest that every resolver answers.
+const QUERY: [u8; 17] = [0x5e, 0xa2, 1, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 0, 2, 0, 1];
+
+/// Looks again and again.
+pub struct Isolation {
+    config: Config,
+    has_pids_limit: bool,
+    next: Instant,
+    round: Option<Pin<Box<dyn Future<Output = Vec<IsolationCheck>> + Send>>>,
+}
+
+impl Isolation {
+    /// Looks for the limit on processes at once, and for the rest in [`Self::report`].
+    pub fn new(config: Config) -> Self {
+        let has_pids_limit = has_pids_limit(Path::new("/proc/self/cgroup"), Path::new("/sys/fs/cgroup"));
+        Self { config, has_pids_limit, next: Instant::now(), round: None }
+    }
+
+    /// Whether a session may be taken as far as the limit on processes goes.
+    pub fn may_serve(&self) -> bool {
+        self.has_pids_limit || self.config.accepts_no_pids_limit
+    }
+
+    /// The next report, when it is due. Losing this future loses nothing.
+    pub async fn report(&mut self) -> IsolationReport {
+        if self.round.is_none() {
+            tokio::time::sleep_until(self.next).await;
+            let tries = self.config.targets.clone().into_iter().map(|(name, address)| check(name, address));
+            self.round = Some(Box::pin(futures::future::join_all(tries)));
+        }
+        let round = self.round.as_mut().expect("set above");
+        let mut checks = round.await;
+        self.round = None;
+        let is_open = checks.iter().any(|check| check.outcome == IsolationOutcome::Open as i32);
+        self.next = Instant::now() + if is_open { INTERVAL_OPEN } else { INTERVAL };
+        let pids = if self.has_pids_limit { IsolationOutcome::Limited } else { IsolationOutcome::Open };
+        let (name, address) = (PIDS_LIMIT.to_owned(), String::new());
+        checks.push(IsolationCheck { name, address, outcome: pids.into() });
+        IsolationReport { checks }
+    }
+}
+
+async fn check(name: String, address: SocketAddr) -> IsolationCheck {
+    let mut outcome = dial(address).await;
+    if name == RESOLVER && outcome != IsolationOutcome::Open && asks(address).await {
+        outcome = IsolationOutcome::Open;
+    }
+    IsolationCheck { name, address: address.to_string(), outcome: outcome.into() }
+}
+
+async fn dial(address: SocketAddr) -> IsolationOutcome {
+    match timeout(TRY_TIMEOUT, TcpStream::connect(address)).await {
+        Ok(Ok(_)) => IsolationOutcome::Open,
+        Ok(Err(error)) if error.kind() == std::io::ErrorKind::ConnectionRefused => IsolationOutcome::Refused,
+        // Unreachable, prohibited, or nothing at all.
+        Ok(Err(_)) | Err(_) => IsolationOutcome::Silent,
+    }
+}
+
+/// Whether a resolver answers a datagram.
+async fn asks(address: SocketAddr) -> bool {
+    let any: SocketAddr = if address.is_ipv4() { ([0, 0, 0, 0], 0).into() } else { ([0u16; 8], 0).into() };
+    let asked = async {
+        let socket = UdpSocket::bind(any).await?;
+        socket.connect(address).await?;
+        socket.send(&QUERY).await?;
+        socket.recv(&mut [0; 512]).await
+    };
+    matches!(timeout(TRY_TIMEOUT, asked).await, Ok(Ok(_)))
+}
+
+/// Whether a control group that can be seen from here has a finite limit on its processes. The own
+/// one is looked at and those above it, of version 1 and 2.
+fn has_pids_limit(groups: &Path, mount: &Path) -> bool {
+    let Ok(groups) = std::fs::read_to_string(groups) else { return false };
+    groups.lines().any(|line| {
+        let mut parts = line.splitn(3, ':');
+        let (_, controllers, path) = (parts.next(), parts.next().unwrap_or(""), parts.next().unwrap_or("/"));
+        let root = match controllers {
+            "" => mount.to_owned(),
+            controllers if controllers.split(',').any(|name| name == "pids") => mount.join("pids"),
+            _ => return false,
+        };
+        let own = root.join(path.trim_start_matches('/'));
+        // In a namespace of its own, the group is what is mounted.
+        own.ancestors().take_while(|group| group.starts_with(&root)).any(is_limited)
+    })
+}
+
+fn is_limited(group: &Path) -> bool {
+    std::fs::read_to_string(group.join("pids.max")).is_ok_and(|max| max.trim().parse::<u64>().is_ok())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn an_open_target_is_told_from_a_refused_one() {
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let open = listener.local_addr().unwrap();
+        assert_eq!(dial(open).await, IsolationOutcome::Open);
+        drop(listener);
+        assert_eq!(dial(open).await, IsolationOutcome::Refused);
+    }
+
+    /// A resolver that takes only datagrams is as open as one that takes connections.
+    #[tokio::test]
+    async fn a_resolver_is_asked_by_datagram_too() {
+        let socket = UdpSocket::bind("127.0.0.1:0").await.unwrap();
+        let address = socket.local_addr().unwrap();
+        let answer = async {
+            let (_, from) = socket.recv_from(&mut [0; 64]).await.unwrap();
+            socket.send_to(b"x", from).await.unwrap();
+        };
+        let (checked, ()) = tokio::join!(check(RESOLVER.to_owned(), address), answer);
+        assert_eq!(checked.outcome, IsolationOutcome::Open as i32);
+    }
+
+    #[test]
+    fn a_limit_above_the_own_group_counts() {
+        let dir = tempfile::tempdir().unwrap();
+        let group = dir.path().join("pod/container");
+        std::fs::create_dir_all(&group).unwrap();
+        let groups = dir.path().join("groups");
+        std::fs::write(&groups, "0::/pod/container\n").unwrap();
+        std::fs::write(group.join("pids.max"), "max\n").unwrap();
+        assert!(!has_pids_limit(&groups, dir.path()));
+        std::fs::write(dir.path().join("pod/pids.max"), "1024\n").unwrap();
+        assert!(has_pids_limit(&groups, dir.path()));
+        std::fs::write(&groups, "3:cpu,cpuacct:/pod\n").unwrap();
+        assert!(!has_pids_limit(&groups, dir.path()));
+    }
+}
