@@ -1,6 +1,7 @@
 //! The task of one session: feeds the machine, and sees to what its steps leave to do.
 
 mod calls;
+mod sandboxes;
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -46,13 +47,16 @@ struct Link {
     receiver: Box<dyn LinkReceiver>,
 }
 
+/// A runner that is there again, or how its sandbox ended.
+type TakenBack = Result<(Claimed, Resumed), SandboxEnd>;
+
 /// What one pass of the task's loop brings.
 enum Input {
     Command(Option<Command>),
     Link(LinkEvent),
     Answered(Answered),
     Claimed(Result<Claimed, ClaimError>),
-    TakenBack(SandboxId, Result<(Claimed, Resumed), SandboxEnd>),
+    TakenBack(SandboxId, TakenBack),
     Ended(SandboxId, Result<(), EndUnproven>),
     Drained,
     Lost,
@@ -75,7 +79,7 @@ pub(crate) struct Task {
     handles: HashMap<SandboxId, Arc<dyn SandboxHandle>>,
     claims: JoinSet<Result<Claimed, ClaimError>>,
     /// Gets the runner of an earlier start of the service back.
-    taking_back: JoinSet<(SandboxId, Result<(Claimed, Resumed), SandboxEnd>)>,
+    taking_back: JoinSet<(SandboxId, TakenBack)>,
     /// Why the sandbox that is awaited is ended once it is there.
     ends_on_arrival: Option<(EndReason, Duration)>,
     ends: JoinSet<(SandboxId, Result<(), EndUnproven>)>,
@@ -332,99 +336,6 @@ impl Task {
         });
     }
 
-    fn take_link(&mut self, claimed: Claimed) {
-        let Claimed { id, sender, receiver, handle, .. } = claimed;
-        self.handles.insert(id, handle);
-        self.link = Some(Link { id, sender, receiver });
-    }
-
-    fn claimed(&mut self, claimed: Claimed) {
-        let (id, version) = (claimed.id, claimed.engine_version.clone());
-        self.take_link(claimed);
-        self.input(|machine, ctx| machine.sandbox_claimed(ctx, id, &version));
-    }
-
-    fn taken_back(&mut self, sandbox: SandboxId, result: Result<(Claimed, Resumed), SandboxEnd>) {
-        let ends = self.ends_on_arrival.take();
-        match result {
-            Ok((claimed, resumed)) => {
-                let version = claimed.engine_version.clone();
-                self.take_link(claimed);
-                match ends {
-                    Some((reason, within)) => {
-                        self.link = None;
-                        self.end_sandbox(sandbox, reason, within);
-                    }
-                    None => {
-                        self.input(|machine, ctx| machine.taken_back(ctx, sandbox, &version, &resumed));
-                    }
-                }
-            }
-            // It has ended, which proves it.
-            Err(_) if ends.is_some() => self.ended(sandbox, Ok(())),
-            Err(end) => self.input(|machine, ctx| machine.sandbox_ended(ctx, sandbox, end)),
-        }
-    }
-
-    fn link_ended(&mut self, end: SandboxEnd) {
-        let Some(link) = self.link.take() else { return };
-        self.input(|machine, ctx| machine.sandbox_ended(ctx, link.id, end));
-    }
-
-    fn ended(&mut self, sandbox: SandboxId, proof: Result<(), EndUnproven>) {
-        let is_last = self.ending.get_mut(&sandbox).is_none_or(|n| {
-            *n -= 1;
-            *n == 0
-        });
-        match proof {
-            Ok(()) => {
-                self.handles.remove(&sandbox);
-                self.ending.remove(&sandbox);
-                self.input(|machine, ctx| machine.end_proven(ctx, sandbox));
-            }
-            Err(EndUnproven { message }) => {
-                tracing::warn!(session = %self.shared.id, %sandbox, message, "the end of a sandbox is not proven");
-                let session = self.shared.id;
-                for reply in self.closing.drain(..) {
-                    let _ = reply.send(Err(Error::CleanupUnproven { session, message: message.clone() }));
-                }
-                // One goes on for as long as it takes, however often a close is repeated.
-                if is_last {
-                    self.end_sandbox(sandbox, EndReason::Released, SWEEP_WAIT);
-                }
-            }
-        }
-    }
-
-    fn end_sandbox(&mut self, sandbox: SandboxId, reason: EndReason, within: Duration) {
-        // What ends it comes with its runner; until then its end can't be proven.
-        if !self.taking_back.is_empty() {
-            self.ends_on_arrival = Some((reason, within));
-            return;
-        }
-        *self.ending.entry(sandbox).or_default() += 1;
-        match self.handles.get(&sandbox).cloned() {
-            Some(handle) => {
-                self.ends.spawn(async move { (sandbox, handle.end(reason, within).await) });
-            }
-            None => {
-                self.ends.spawn(std::future::ready((sandbox, Ok(()))));
-            }
-        }
-    }
-
-    fn claim(&mut self) {
-        let record = self.machine.record();
-        let request = ClaimRequest {
-            tenant: record.tenant.clone(),
-            engine: record.engine.clone(),
-            memory_bytes: record.limits.memory_bytes,
-            wait: self.inner.config.claim_wait,
-        };
-        let backend = self.inner.backend.clone();
-        self.claims.spawn(async move { backend.claim(request).await });
-    }
-
     /// Sees to what the machine's last inputs left to do.
     fn settle(&mut self, done: Option<DoneRequest>, mut effects: Vec<Effect>) {
         let readiness = match self.machine.sandbox_id() {
@@ -567,37 +478,6 @@ impl Task {
         let own = self.machine.record().catalog.clone();
         self.prepared.retain(|digest, _| Some(digest) == own.as_ref());
         self.prepared.insert(prepared.digest.clone(), prepared);
-    }
-
-    /// The service stops: a local sandbox can't outlive it, the session can. One that can is left as
-    /// it is, for the next start of the service.
-    async fn leave(&mut self) {
-        if self.inner.backend.outlives_service() {
-            // One that is awaited is only let go of, too.
-            self.taking_back.detach_all();
-            return self.handles.values().for_each(|handle| handle.leave());
-        }
-        if let Some(sandbox) = self.machine.sandbox_id() {
-            let end = SandboxEnd::new(EndReason::ServiceStopped);
-            self.input(|machine, ctx| machine.sandbox_ended(ctx, sandbox, end));
-            self.settle(None, Vec::new());
-        }
-        while let Some(ended) = self.ends.join_next().await {
-            let (sandbox, proof) = joined(ended);
-            if proof.is_ok() {
-                self.input(|machine, ctx| machine.end_proven(ctx, sandbox));
-                self.settle(None, Vec::new());
-            }
-        }
-    }
-
-    /// Another owner has the session. What this one still has of it ends.
-    async fn abandon(&mut self) {
-        let within = self.machine.record().limits.cleanup();
-        let ends = self.handles.values().map(|handle| handle.end(EndReason::ServiceStopped, within));
-        for unproven in futures::future::join_all(ends).await.into_iter().filter_map(Result::err) {
-            tracing::warn!(session = %self.shared.id, %unproven, "the end of a sandbox is not proven");
-        }
     }
 
     fn until(&self, at: Timestamp) -> tokio::time::Instant {
