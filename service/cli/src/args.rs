@@ -154,6 +154,9 @@ pub struct Serve {
     /// Sandboxes at one time.
     #[arg(long, env = "SEANCE_MAX_SANDBOXES", value_name = "N")]
     pub max_sandboxes: Option<usize>,
+    /// Seconds that an open waits for a sandbox [default: 30].
+    #[arg(long, env = "SEANCE_CLAIM_WAIT_SECONDS", value_name = "SECONDS")]
+    pub claim_wait_seconds: Option<u64>,
     /// Runs programs without confinement, as the service's own user.
     #[arg(long, env = "SEANCE_UNCONFINED")]
     pub unconfined: bool,

@@ -1,11 +1,20 @@
-//! The local sandboxes of this binary.
+//! Where sandboxes come from: local processes of this binary, or pods of a cluster.
 
 use std::sync::Arc;
 
 use anyhow::{Context as _, Result};
 use seance_core::sandbox::SandboxBackend;
+use seance_sandbox::kubernetes::{self, KubernetesBackend};
 use seance_sandbox::local::{Config, Confinement, LocalBackend};
-use seance_server::config::Sandboxes;
+use seance_server::config::{Sandboxes, ServerConfig};
+
+/// Starts the backend that the settings ask for.
+pub async fn start(config: &ServerConfig) -> Result<Arc<dyn SandboxBackend>> {
+    match &config.kubernetes {
+        Some(settings) => kubernetes(settings).await,
+        None => local(&config.sandboxes).await,
+    }
+}
 
 /// Starts the local backend, or says what this machine lacks and what to do.
 pub async fn local(sandboxes: &Sandboxes) -> Result<Arc<dyn SandboxBackend>> {
@@ -14,4 +23,11 @@ pub async fn local(sandboxes: &Sandboxes) -> Result<Arc<dyn SandboxBackend>> {
     let config =
         Config { warm: sandboxes.warm, max_sandboxes: sandboxes.max, confinement, ..Config::new(binary) };
     Ok(Arc::new(LocalBackend::start(config).await?))
+}
+
+/// Opens the port that runners dial, and finds the cluster as `kubectl` or a pod would.
+async fn kubernetes(settings: &toml::Table) -> Result<Arc<dyn SandboxBackend>> {
+    let settings: kubernetes::Config =
+        settings.clone().try_into().context("the [kubernetes] settings are wrong")?;
+    Ok(Arc::new(KubernetesBackend::start(settings).await?))
 }

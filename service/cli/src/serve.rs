@@ -30,7 +30,7 @@ pub async fn serve(serve: Serve) -> Result<ExitCode> {
 async fn run(config: &ServerConfig) -> Result<()> {
     let (first, second) = stop_signals()?;
     let cannot_start = || Exit(EXIT_REFUSED, "the service can't start".to_owned());
-    let backend = backend::local(&config.sandboxes).await.with_context(cannot_start)?;
+    let backend = backend::start(config).await.with_context(cannot_start)?;
     let mut service = Service::start(config, backend).await.with_context(cannot_start)?;
     if let Some(address) = service.local_addr() {
         let scheme = if config.edge.tls.is_some() { "https" } else { "http" };
@@ -65,6 +65,7 @@ fn settings(serve: Serve) -> Result<Settings> {
         tls_key: serve.tls_key,
         warm: serve.warm,
         max_sandboxes: serve.max_sandboxes,
+        claim_wait_seconds: serve.claim_wait_seconds,
         unconfined: serve.unconfined.then_some(true),
         max_sessions: serve.max_sessions,
         max_running: serve.max_running,
