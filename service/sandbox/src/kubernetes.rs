@@ -115,7 +115,9 @@ impl KubernetesBackend {
         tasks.spawn(writer::run(Arc::clone(&world), Arc::clone(&cluster)));
         tasks.spawn(claims::start_cold(Arc::clone(&world), cluster, config.cold_starts_max));
         tasks.spawn(controls::run(Arc::clone(&world)));
-        let listed = world.wait_for(Instant::now() + LISTED_WITHIN, |inner| inner.is_listed.then_some(()));
+        let listed = world.wait_for(Instant::now() + LISTED_WITHIN, |inner| {
+            (inner.is_listed && inner.are_pools_listed).then_some(())
+        });
         if listed.await.is_none() {
             tracing::warn!("the cluster doesn't answer; sessions that have a sandbox go on, and others wait");
         }

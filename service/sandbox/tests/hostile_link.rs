@@ -40,7 +40,7 @@ fn session(n: u8) -> SessionId {
 /// A world with one pool and the Sandboxes of so many pods.
 async fn world(n_pods: u32) -> World {
     let world = World::new().await;
-    world.objects.add_pool("small", |_| {});
+    world.add_pool("small", |_| {}).await;
     for n in 1..=n_pods {
         world.objects.add_sandbox(&format!("sandbox-{n}"), "small", &uid(n));
     }
@@ -108,14 +108,21 @@ async fn a_ticket_of_before_is_refused() {
         client = dial(&world, Credential::Ticket(client.ticket.clone())).await.expect("the newest is good");
     }
     client.report_closed().await;
-    // It has been heard when a claim that needs it goes through.
-    let _claimed = world.backend.claim(request(DEADLINE)).await.expect("it is warm");
+    // What comes behind it has been read, so it has been heard.
+    let mut claimed = world.backend.claim(request(DEADLINE)).await.expect("it is warm");
+    assign(&claimed, session(1)).await;
+    client.send(Frame::Assigned(Assigned { session_id: session(1).to_string() })).await;
+    assert!(matches!(claimed.receiver.recv().await, LinkEvent::Frame(_)));
     for ticket in tickets {
         assert_eq!(refused(&world, Credential::Ticket(ticket), hello()).await, Code::Unauthenticated);
     }
     let forged = format!("{}A", &client.ticket[..client.ticket.len() - 1]);
     assert_eq!(refused(&world, Credential::Ticket(forged), hello()).await, Code::Unauthenticated);
-    dial(&world, Credential::Ticket(client.ticket)).await.expect("the newest is good");
+    let resume = Resume { session_id: session(1).to_string(), first_unacknowledged: 1, ..Resume::default() };
+    let again = Hello { resume: Some(resume), ..hello() };
+    let ticket = Credential::Ticket(client.ticket);
+    let again = Client::dial(&world.files, world.link(), ticket, again).await;
+    assert!(again.is_ok(), "the newest is good");
 }
 
 /// A runner takes one session. One that pretends to be free again is never given to another, whatever
@@ -194,7 +201,7 @@ async fn silent_connections_are_few_and_short() {
     }
     // Those that were let in were read first, and took until the handshake had to be over.
     assert!(closed_at_once < 8);
-    world.objects.add_pool("small", |_| {});
+    world.add_pool("small", |_| {}).await;
     world.objects.add_sandbox("sandbox-1", "small", &uid(1));
     dial(&world, Credential::of_pod(1)).await.expect("there is room again");
 }

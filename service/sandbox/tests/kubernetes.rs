@@ -96,9 +96,15 @@ impl Guest {
         .await;
     }
 
-    async fn answer(&self, call: u64, value: &str) {
-        let result = Ok(value.to_owned());
-        self.send(ToRunner::CallResult { program: ProgramNumber(1), call, result }).await;
+    async fn answer(&self, program: ProgramNumber, call: u64, value: &str) {
+        self.send(ToRunner::CallResult { program, call, result: Ok(value.to_owned()) }).await;
+    }
+
+    /// Lets go of the link, as a session does, and ends the sandbox.
+    async fn end(self) {
+        let Claimed { handle, sender, receiver, .. } = self.claimed;
+        drop((sender, receiver));
+        handle.end(EndReason::Released, DEADLINE).await.expect("the runner says goodbye");
     }
 
     /// Answers every call with its arguments, acknowledges now and then, and gives output and end.
@@ -111,7 +117,9 @@ impl Guest {
             }
             match frame {
                 FromRunner::Output { data, .. } => output.extend_from_slice(&data),
-                FromRunner::ToolCall { call, arguments, .. } => self.answer(call, &arguments).await,
+                FromRunner::ToolCall { program, call, arguments, .. } => {
+                    self.answer(program, call, &arguments).await;
+                }
                 FromRunner::ProgramEnded(ended) => {
                     self.acknowledge().await;
                     return (output, *ended);
@@ -134,7 +142,7 @@ impl Guest {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_runner_dials_in_serves_one_session_and_says_goodbye() {
     let world = World::new().await;
-    world.objects.add_pool("small", |_| {});
+    world.add_pool("small", |_| {}).await;
     let mut runner = world.pod(1, "small", world.link());
     let mut guest = Guest::claim(&world.backend).await;
     assert_eq!(Some(guest.claimed.id), sandbox_id(&uid(1)));
@@ -144,9 +152,7 @@ async fn a_runner_dials_in_serves_one_session_and_says_goodbye() {
     world.objects.until("sandbox-1", condition_type::ASSIGNED, "True", reason::assigned::SESSION).await;
     let given = world.objects.get("sandbox-1").unwrap().spec.session.unwrap();
     assert_eq!((given.id, given.tenant.as_str()), (session().to_string(), "default"));
-    let Claimed { handle, sender, receiver, .. } = guest.claimed;
-    drop((sender, receiver));
-    handle.end(EndReason::Released, DEADLINE).await.expect("the runner says goodbye");
+    guest.end().await;
     assert!(runner.ended().await.success());
     world.objects.until("sandbox-1", condition_type::RELEASED, "True", reason::released::SESSION_ENDED).await;
     assert_eq!(world.backend.n_leaked(), 0);
@@ -156,7 +162,7 @@ async fn a_runner_dials_in_serves_one_session_and_says_goodbye() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_program_goes_on_while_the_link_is_cut_and_no_byte_is_lost_or_doubled() {
     let world = World::new().await;
-    world.objects.add_pool("small", |_| {});
+    world.add_pool("small", |_| {}).await;
     let proxy = Proxy::to(world.link()).await;
     let _runner = world.pod(1, "small", proxy.address);
     let mut guest = Guest::claim(&world.backend).await;
@@ -181,7 +187,7 @@ async fn a_program_goes_on_while_the_link_is_cut_and_no_byte_is_lost_or_doubled(
                     2 => guest.acknowledge().await,
                     _ => {}
                 }
-                guest.answer(call, &arguments).await;
+                guest.answer(ProgramNumber(1), call, &arguments).await;
                 if call % 4 == 3 {
                     proxy.cut(Some(world.link()));
                 }
@@ -207,7 +213,7 @@ async fn a_program_goes_on_while_the_link_is_cut_and_no_byte_is_lost_or_doubled(
 #[tokio::test(flavor = "multi_thread")]
 async fn a_program_goes_on_while_the_service_restarts() {
     let world = World::new().await;
-    world.objects.add_pool("small", |_| {});
+    world.add_pool("small", |_| {}).await;
     let proxy = Proxy::to(world.link()).await;
     let _runner = world.pod(1, "small", proxy.address);
     let mut guest = Guest::claim(&world.backend).await;
@@ -242,18 +248,18 @@ async fn a_program_goes_on_while_the_service_restarts() {
     let mut guest = Guest { claimed, epoch: Epoch(2), last_number: acknowledged };
     let again = guest.next().await.frame;
     assert!(matches!(again, FromRunner::ToolCall { call: again, .. } if again == call), "{again:?}");
-    guest.answer(call, "1").await;
+    guest.answer(ProgramNumber(1), call, "1").await;
     let (output, ended) = guest.finish().await;
     assert_eq!(String::from_utf8(output).unwrap().trim(), "after");
     assert_eq!(ended.report.and_then(|report| report.value).as_deref(), Some("1"));
-    guest.claimed.handle.end(EndReason::Released, DEADLINE).await.expect("it says goodbye");
+    guest.end().await;
 }
 
 /// How a pod ended reaches the session as a typed reason, with what the operator says of it.
 #[tokio::test(flavor = "multi_thread")]
 async fn the_end_of_a_pod_reaches_its_session() {
     let world = World::new().await;
-    world.objects.add_pool("small", |_| {});
+    world.add_pool("small", |_| {}).await;
     let mut runner = world.pod(1, "small", world.link());
     let mut guest = Guest::claim(&world.backend).await;
     runner.child.kill().unwrap();
@@ -269,7 +275,7 @@ async fn the_end_of_a_pod_reaches_its_session() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_retiring_sandbox_is_released_when_no_session_has_it() {
     let world = World::new().await;
-    world.objects.add_pool("small", |_| {});
+    world.add_pool("small", |_| {}).await;
     let mut warm = world.pod(1, "small", world.link());
     world.objects.until("sandbox-1", condition_type::READY, "True", reason::ready::SERVING).await;
     world.objects.change("sandbox-1", |sandbox| sandbox.spec.desired = Desired::Retiring);
@@ -287,7 +293,7 @@ async fn a_retiring_sandbox_is_released_when_no_session_has_it() {
     let guest = Guest::claim(&world.backend).await;
     world.objects.change("sandbox-3", |sandbox| sandbox.spec.desired = Desired::Retiring);
     world.objects.until("sandbox-3", condition_type::ASSIGNED, "True", reason::assigned::SESSION).await;
-    assert!(guest.claimed.handle.end(EndReason::Released, DEADLINE).await.is_ok());
+    guest.end().await;
     world.objects.until("sandbox-3", condition_type::RELEASED, "True", reason::released::SESSION_ENDED).await;
     drop(busy);
 }
@@ -296,7 +302,7 @@ async fn a_retiring_sandbox_is_released_when_no_session_has_it() {
 #[tokio::test(flavor = "multi_thread")]
 async fn sessions_open_and_go_on_while_the_api_server_is_away() {
     let world = World::new().await;
-    world.objects.add_pool("small", |_| {});
+    world.add_pool("small", |_| {}).await;
     let _runner = world.pod(1, "small", world.link());
     world.objects.until("sandbox-1", condition_type::READY, "True", reason::ready::SERVING).await;
     world.objects.set_away(true);
@@ -312,7 +318,7 @@ async fn sessions_open_and_go_on_while_the_api_server_is_away() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_sandbox_is_made_for_a_caller_that_waits() {
     let world = World::new().await;
-    world.objects.add_pool("small", |pool| pool["spec"]["coldStart"] = "Allowed".into());
+    world.add_pool("small", |pool| pool["spec"]["coldStart"] = "Allowed".into()).await;
     let claim = world.backend.claim(request());
     let operator = async {
         world.objects.until_that(|objects| !objects.names().is_empty()).await;
@@ -331,7 +337,7 @@ async fn a_sandbox_is_made_for_a_caller_that_waits() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_caller_is_told_what_keeps_its_sandbox_from_starting() {
     let world = World::new().await;
-    world.objects.add_pool("small", |pool| pool["spec"]["coldStart"] = "Allowed".into());
+    world.add_pool("small", |pool| pool["spec"]["coldStart"] = "Allowed".into()).await;
     let claim = world.backend.claim(ClaimRequest { wait: Duration::from_secs(2), ..request() });
     let operator = async {
         world.objects.until_that(|objects| !objects.names().is_empty()).await;

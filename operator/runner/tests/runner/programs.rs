@@ -10,7 +10,7 @@ use crate::service::{FromRunner, Options, Service, ToRunner};
 #[tokio::test]
 async fn programs_run_one_after_another() {
     let mut service = Service::assigned(Options::default()).await;
-    assert_eq!(service.hello.version_max, 1);
+    assert_eq!((service.hello.version_min, service.hello.version_max), (1, 2));
     assert!(service.hello.engines.iter().any(|engine| engine.language == "typescript"));
     assert!(service.hello.confinement_parts.iter().any(|name| name == "seccomp"));
     assert!(service.hello.resume.is_none());

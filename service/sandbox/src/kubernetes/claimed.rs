@@ -29,9 +29,11 @@ const FAREWELL_TIMEOUT: Duration = Duration::from_secs(10);
 /// Hears what a runner says to the link itself.
 pub(super) fn listener(world: &Arc<World>, id: SandboxId) -> Listener {
     let world = Arc::downgrade(world);
-    Box::new(move |aside| {
+    Box::new(move |n_stream, aside| {
         let Some(world) = world.upgrade() else { return };
-        if let Some(runner) = world.lock().runners.get_mut(&id) {
+        if let Some(runner) = world.lock().runners.get_mut(&id)
+            && runner.n_stream == n_stream
+        {
             // It speaks, so it has the ticket it was welcomed with.
             runner.generation_min = runner.generation;
         }
@@ -101,7 +103,19 @@ async fn read_until(
             _ => inner.release(id, reason::released::RETIRED, end),
         }
     });
+    farewell(&world, id, receiver).await;
     None
+}
+
+/// Hears the last words of a runner that nobody wants any more, and lets go of its stream.
+async fn farewell(world: &World, id: SandboxId, mut receiver: LastingReceiver) {
+    let listen = async { while let LinkEvent::Frame(_) = receiver.recv().await {} };
+    drop(tokio::time::timeout(FAREWELL_TIMEOUT, listen).await);
+    let inner = world.lock();
+    if let Some(runner) = inner.runners.get(&id).filter(|runner| !matches!(runner.phase, Phase::Warm { .. }))
+    {
+        runner.link.hang_up();
+    }
 }
 
 /// Gives a runner that was taken off the list to a session.
@@ -208,18 +222,14 @@ impl Drop for Receiver {
         };
         let (world, id) = (Arc::clone(&self.world), self.id);
         runtime.spawn(async move {
-            let mut receiver = match source {
+            let receiver = match source {
                 Source::Own(receiver) => *receiver,
                 Source::Reader(reader) => match reader.await {
                     Ok(Some(receiver)) => receiver,
                     Ok(None) | Err(_) => return,
                 },
             };
-            let listen = async { while let LinkEvent::Frame(_) = receiver.recv().await {} };
-            drop(tokio::time::timeout(FAREWELL_TIMEOUT, listen).await);
-            if let Some(runner) = world.lock().runners.get(&id) {
-                runner.link.hang_up();
-            }
+            farewell(&world, id, receiver).await;
         });
     }
 }
@@ -340,6 +350,7 @@ pub(super) fn expect_back(
         phase: Phase::Claimed { tenant: request.tenant.clone(), session: Some(session) },
         generation_min,
         generation,
+        n_stream: 0,
         is_promised: false,
         said_goodbye: false,
         is_unproven: false,

@@ -117,6 +117,10 @@ impl Drop for Waiter<'_> {
 impl Inner {
     /// The pools that a request can be met from, the one to be tried first at the front.
     fn pools_for(&self, request: &ClaimRequest, default: Option<&str>) -> Result<Vec<String>, ClaimError> {
+        if !self.are_pools_listed {
+            let message = "the cluster has not told yet which pools there are".to_owned();
+            return Err(ClaimError::StartFailed { message });
+        }
         let refuse = |message: String| Err(ClaimError::NoPool { message });
         let engine = &request.engine;
         let mut pools: Vec<_> =

@@ -147,33 +147,35 @@ impl Door {
         stream: Streaming<AttachRequest>,
     ) -> Result<Messages, Status> {
         let world = &self.shared.world;
-        let attached = {
-            let mut inner = world.lock();
+        let connected = world.change(|inner| {
             if !inner.runners.contains_key(&known.id) {
-                new_runner(world, &mut inner, &known)?;
+                new_runner(world, inner, &known)?;
             }
             let runner = inner.runners.get_mut(&known.id).expect("it was there or was made");
-            runner.engines = engines(&hello);
-            runner.generation = runner.generation.max(known.generation.unwrap_or(0)) + 1;
-            runner.generation_min = runner.generation_min.max(known.generation.unwrap_or(0));
             if runner.pool.is_empty() {
                 runner.pool.clone_from(&known.pool);
             }
+            let shown = known.generation.unwrap_or(0);
+            let generation = runner.generation.max(shown) + 1;
             let ticket = self.shared.tickets.seal(&Ticket {
                 pod: known.id.to_string().trim_start_matches("sbx_").to_owned(),
                 pool: runner.pool.clone(),
                 expires: seconds_since_1970() + TICKET_LIFE.as_secs(),
-                generation: runner.generation,
+                generation,
             });
-            let (pool, link) = (runner.pool.clone(), Arc::clone(&runner.link));
-            for (name, version) in engines(&hello) {
-                inner.versions.insert((pool.clone(), name), version);
+            let engines = engines(&hello);
+            let attached = Attached { hello, version, stream, ticket, budget: self.shared.budget.clone() };
+            let connected = runner.link.connect(attached);
+            if let Ok((n_stream, _)) = &connected {
+                runner.engines.clone_from(&engines);
+                (runner.generation, runner.n_stream) = (generation, *n_stream);
+                runner.generation_min = runner.generation_min.max(shown);
+                let pool = runner.pool.clone();
+                inner.versions.extend(engines.into_iter().map(|(name, is)| ((pool.clone(), name), is)));
             }
-            (link, Attached { hello, version, stream, ticket, budget: self.shared.budget.clone() })
-        };
-        let (link, attached) = attached;
-        let connected = link.connect(attached);
-        world.change(|inner| inner.look(known.id));
+            inner.look(known.id);
+            Ok::<_, Status>(connected.map(|(_, messages)| messages))
+        })?;
         connected.map_err(|refusal| {
             tracing::warn!(sandbox = %known.id, %refusal, "the stream of a runner is refused");
             match refusal {
@@ -208,6 +210,7 @@ fn new_runner(world: &Arc<World>, inner: &mut Inner, known: &Known) -> Result<()
         phase: Phase::Warm { stop, reader },
         generation_min: 0,
         generation: 0,
+        n_stream: 0,
         is_promised: false,
         said_goodbye: false,
         is_unproven: false,

@@ -62,6 +62,7 @@ pub(super) struct Inner {
     required_checks: Vec<CheckName>,
     pub(super) started: Instant,
     pub(super) is_listed: bool,
+    pub(super) are_pools_listed: bool,
     pub(super) is_stopping: bool,
 }
 
@@ -76,8 +77,9 @@ pub(super) struct Runner {
     pub(super) phase: Phase,
     /// Tickets below this are refused: a newer one has arrived.
     pub(super) generation_min: u64,
-    /// The ticket that was given last.
+    /// The ticket that was given last, and over which stream.
     pub(super) generation: u64,
+    pub(super) n_stream: u64,
     /// It is on its way to a caller that waited.
     pub(super) is_promised: bool,
     pub(super) said_goodbye: bool,
@@ -112,6 +114,7 @@ impl World {
             required_checks: config.required_checks.clone(),
             started: Instant::now(),
             is_listed: false,
+            are_pools_listed: false,
             is_stopping: false,
         };
         Arc::new(Self {
@@ -191,7 +194,10 @@ impl Inner {
                 self.look_at_all();
             }
             Change::PoolGone(name) => drop(self.pools.remove(&name)),
-            Change::Pools(all) => self.pools.retain(|name, _| all.contains(name)),
+            Change::Pools(all) => {
+                self.are_pools_listed = true;
+                self.pools.retain(|name, _| all.contains(name));
+            }
             Change::Sandbox(sandbox) => self.sandbox_changed(*sandbox),
             Change::SandboxGone(name) => self.sandbox_gone(&name),
             Change::Sandboxes(all) => {

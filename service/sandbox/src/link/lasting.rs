@@ -31,8 +31,8 @@ pub const LINK_LOST_AFTER: Duration = Duration::from_secs(30);
 /// How long what a runner sent before its end was known may take to be read.
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// Takes what a runner says to the link itself.
-pub type Listener = Box<dyn Fn(Aside) + Send + Sync>;
+/// Takes what a runner says to the link itself, and over which of its streams, counted from 1.
+pub type Listener = Box<dyn Fn(u64, Aside) + Send + Sync>;
 
 /// The service's side of the link to one runner, over all its streams.
 pub struct Lasting {
@@ -118,8 +118,8 @@ impl Lasting {
         })
     }
 
-    /// Takes a new stream in place of the one before.
-    pub fn connect(&self, attached: Attached) -> Result<Messages, Refusal> {
+    /// Takes a new stream in place of the one before, and gives its number.
+    pub fn connect(&self, attached: Attached) -> Result<(u64, Messages), Refusal> {
         let Attached { hello, version, stream, ticket, budget } = attached;
         let mut state = self.lock();
         if self.ended.borrow().is_some() {
@@ -136,10 +136,11 @@ impl Lasting {
         state.n_streams += 1;
         state.stream = Some(Arc::new(sender));
         state.incoming = Some((state.n_streams, Inbox::new(stream, numbers, Some(budget))));
+        let n_stream = state.n_streams;
         drop(state);
         self.arrived.notify_one();
         self.connected.send_replace(true);
-        Ok(messages)
+        Ok((n_stream, messages))
     }
 
     /// Ends the link; the first end stands.
@@ -247,12 +248,12 @@ impl Lasting {
         }
     }
 
-    fn aside(&self, aside: Aside) {
+    fn aside(&self, n_stream: u64, aside: Aside) {
         if let Aside::Applied { program, calls } = &aside {
             self.lock().kept.applied(*program, calls);
             self.room.notify_waiters();
         }
-        (self.listener)(aside);
+        (self.listener)(n_stream, aside);
     }
 }
 
@@ -412,7 +413,10 @@ impl LinkReceiver for LastingReceiver {
                         return LinkEvent::Frame(numbered);
                     }
                 }
-                Happened::Received(Ok(Received::Aside(aside))) => self.link.aside(aside),
+                Happened::Received(Ok(Received::Aside(aside))) => {
+                    let n_stream = self.inbox.as_ref().map_or(0, |(n_stream, _)| *n_stream);
+                    self.link.aside(n_stream, aside);
+                }
                 Happened::Received(Err(closed)) => self.closed(closed),
                 Happened::TimedOut if self.drains_until.is_some() => self.inbox = None,
                 Happened::TimedOut => self.link.end(SandboxEnd::new(EndReason::LinkLost)),

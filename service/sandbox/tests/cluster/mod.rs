@@ -18,6 +18,7 @@ use futures::StreamExt;
 use futures::stream::BoxStream;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use seance_core::ids::SandboxId;
+use seance_core::sandbox::SandboxBackend as _;
 use seance_operator_api::pool::Check;
 use seance_operator_api::sandbox::{SessionRef, condition_type};
 use seance_operator_api::{Sandbox, SandboxPool, condition};
@@ -182,6 +183,7 @@ impl Cluster for Objects {
         let mut first: Vec<Change> =
             pools.values().cloned().map(|pool| Change::Pool(Box::new(pool))).collect();
         first.extend(sandboxes.values().cloned().map(|sandbox| Change::Sandbox(Box::new(sandbox))));
+        first.push(Change::Pools(pools.keys().cloned().collect()));
         first.push(Change::Sandboxes(sandboxes.keys().cloned().collect()));
         self.watchers.lock().unwrap().push(sender);
         futures::stream::iter(first).chain(UnboundedReceiverStream::new(receiver)).boxed()
@@ -308,6 +310,12 @@ impl World {
 
     pub fn link(&self) -> std::net::SocketAddr {
         self.backend.link_addr()
+    }
+
+    /// Adds a pool and waits until the backend knows it.
+    pub async fn add_pool(&self, name: &str, change: impl FnOnce(&mut serde_json::Value)) {
+        self.objects.add_pool(name, change);
+        crate::testee::eventually(|| !self.backend.engines().is_empty()).await;
     }
 
     /// A pod: its Sandbox, and its runner as a process that dials this address.

@@ -85,6 +85,7 @@ pub struct Guest {
 }
 
 impl Guest {
+    #[allow(dead_code, reason = "the tests of pods have their own")]
     pub async fn new(backend: &dyn SandboxBackend) -> Self {
         let claimed = backend.claim(request()).await.expect("there is a place");
         let mut guest = Self { claimed, n_programs: 0 };
