@@ -35,6 +35,28 @@ pub struct Endpoint {
     pub ca: String,
 }
 
+impl Endpoint {
+    /// Connects, as soon as connections are taken.
+    ///
+    /// # Errors
+    /// When none is taken in time.
+    pub async fn connect(&self) -> anyhow::Result<Channel> {
+        let tls = ClientTlsConfig::new()
+            .ca_certificate(Certificate::from_pem(&self.ca))
+            .domain_name(&self.server_name);
+        let at = TonicEndpoint::from_shared(self.url.clone())
+            .context("the service's address")?
+            .connect_timeout(Duration::from_secs(5))
+            .tls_config(tls)
+            .context("the service's CA")?;
+        let at = &at;
+        wait::until_told("connecting to the service", CONNECT_WITHIN, || async move {
+            at.connect().await.map_err(|error| format!("{:#}", anyhow::Error::new(error)))
+        })
+        .await
+    }
+}
+
 /// Puts a token on every request.
 #[derive(Clone)]
 pub struct Bearer(AsciiMetadataValue);
@@ -119,20 +141,8 @@ impl Agent {
     /// # Errors
     /// When it takes none in time.
     pub async fn connect(endpoint: &Endpoint, token: &str) -> anyhow::Result<Self> {
-        let tls = ClientTlsConfig::new()
-            .ca_certificate(Certificate::from_pem(&endpoint.ca))
-            .domain_name(&endpoint.server_name);
-        let at = TonicEndpoint::from_shared(endpoint.url.clone())
-            .context("the service's address")?
-            .connect_timeout(Duration::from_secs(5))
-            .tls_config(tls)
-            .context("the service's CA")?;
-        let at = &at;
-        let connected = wait::until_told("connecting to the service", CONNECT_WITHIN, || async move {
-            at.connect().await.map_err(|error| format!("{:#}", anyhow::Error::new(error)))
-        });
         let bearer = Bearer(format!("Bearer {token}").parse().context("the token")?);
-        let channel = InterceptedService::new(connected.await?, bearer);
+        let channel = InterceptedService::new(endpoint.connect().await?, bearer);
         Ok(Self { sessions: SessionsClient::new(channel.clone()), tools: ToolsClient::new(channel) })
     }
 

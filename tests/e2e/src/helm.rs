@@ -7,7 +7,7 @@ use anyhow::{Context as _, ensure};
 use serde_json::Value;
 use tokio::process::Command;
 
-use crate::place::Setting;
+use crate::setting::Setting;
 
 /// A command that waits for nothing may take so long.
 const DEADLINE: Duration = Duration::from_secs(120);

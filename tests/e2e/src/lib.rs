@@ -11,4 +11,5 @@ pub mod place;
 pub mod reach;
 pub mod run;
 pub mod scenarios;
+pub mod setting;
 pub mod wait;

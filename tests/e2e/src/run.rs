@@ -10,12 +10,13 @@ use futures::future::BoxFuture;
 use futures::{FutureExt as _, StreamExt as _};
 use kube::Client;
 
-use crate::place::{Place, Setting};
+use crate::place::Place;
 use crate::reach::Reach;
+use crate::setting::Setting;
 use crate::{helm, scenarios};
 
 /// A test may take so long, with its installation: a file that changes takes the kubelet two minutes.
-const DEADLINE: Duration = Duration::from_secs(420);
+const DEADLINE: Duration = Duration::from_secs(600);
 
 /// Runs Seance's tests on the Kubernetes that KUBECONFIG names. helm has to be on the PATH, the images
 /// on the nodes.

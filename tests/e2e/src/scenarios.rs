@@ -6,6 +6,7 @@ use futures::FutureExt as _;
 use crate::run::Test;
 
 mod breadth;
+mod chart;
 mod clients;
 mod ends;
 mod isolation;
@@ -40,6 +41,8 @@ pub fn all() -> Vec<Test> {
         "template", operator::a_new_template_replaces_warm_pods_alone, "sandbox 10: a new template replaces warm pods; a session keeps its own";
         "idle-minute", operator::an_idle_minute_writes_nothing, "an idle pool writes nothing";
         "victims", operator::a_pod_with_our_labels_is_not_ours, "sandbox 14, 15: labels and names make no pod ours";
+        "chart", chart::values_that_can_not_be_are_refused, "lint is clean; values that can't be are refused in words";
+        "rights", chart::rights_are_the_least, "service, operator and runner have the least rights";
         "isolation", isolation::only_the_link_can_be_reached, "sandbox 39, 41: only the link can be reached; a wider policy stops the pool";
         "restricted", isolation::pods_are_restricted, "pods pass Pod Security restricted, have no API token and no resolver";
         "upgrade", upgrades::sessions_outlive_an_upgrade, "an upgrade with sessions open; warm pods are replaced";
