@@ -10,12 +10,12 @@ use async_trait::async_trait;
 use seance_broker::providers::{Content, LocalAttachment, LocalCall, ToolHandler, ToolResult};
 use seance_core::ids::SessionId;
 use seance_proto::v1alpha1 as proto;
-use seance_sandbox::local::SandboxState;
+use seance_sandbox::local::{SandboxState, SandboxStatus};
 use tokio::task::JoinSet;
 
 use super::floors::Floors;
 use super::process;
-use super::world::{MAX_SANDBOXES, World};
+use super::world::{MAX_SANDBOXES, WARM, World};
 use super::{Effort, Figure, millis};
 
 /// Figures that are measured together.
@@ -106,17 +106,31 @@ async fn commit(world: &World, floors: &Floors, effort: Effort) -> Result<Vec<Fi
     Ok(vec![Figure { name: "commit", unit: "ms", samples, floor_p50, floor: "bare commit" }])
 }
 
+/// Opens come at this pace, and so many before the pool is let fill up again (DESIGN section 11: 50/s
+/// while a pool of 60 lasts).
+const OPEN_INTERVAL: Duration = Duration::from_millis(20);
+const OPENS_OF_A_POOL: usize = 50;
+
 async fn open(world: &World, floors: &Floors, effort: Effort) -> Result<Vec<Figure>> {
     let (mut opens, mut firsts) = (Vec::new(), Vec::new());
-    for _ in 0..effort.samples(200) {
+    let n = effort.samples(200);
+    while opens.len() < n {
         until_warm(world).await;
-        let began = Instant::now();
-        let session = world.open(&[]).await?;
-        opens.push(millis(began.elapsed()));
-        let mut first = None;
-        world.run(&session, "text('x')", |_| first = first.or(Some(began.elapsed()))).await?;
-        firsts.push(millis(first.context("a program wrote nothing")?));
-        world.close(&session).await?;
+        let mut sessions = Vec::new();
+        let mut due = tokio::time::interval(OPEN_INTERVAL);
+        for _ in 0..OPENS_OF_A_POOL.min(n - opens.len()) {
+            due.tick().await;
+            let began = Instant::now();
+            let session = world.open(&[]).await?;
+            opens.push(millis(began.elapsed()));
+            let mut first = None;
+            world.run(&session, "text('x')", |_| first = first.or(Some(began.elapsed()))).await?;
+            firsts.push(millis(first.context("a program wrote nothing")?));
+            sessions.push(session);
+        }
+        for session in sessions {
+            world.close(&session).await?;
+        }
     }
     Ok(vec![
         Figure {
@@ -136,11 +150,12 @@ async fn open(world: &World, floors: &Floors, effort: Effort) -> Result<Vec<Figu
     ])
 }
 
-/// Waits until a sandbox is warm, so that opens are measured and not the refill behind them.
-async fn until_warm(world: &World) {
-    let warm = || world.backend.sandboxes().iter().any(|sandbox| sandbox.state == SandboxState::Warm);
-    let deadline = Instant::now() + Duration::from_secs(10);
-    while !warm() && Instant::now() < deadline {
+/// Waits until the pool is full, so that opens are measured and not the refill behind them.
+pub async fn until_warm(world: &World) {
+    let is_warm = |sandbox: &&SandboxStatus| sandbox.state == SandboxState::Warm;
+    let n_warm = || world.backend.sandboxes().iter().filter(is_warm).count();
+    let deadline = Instant::now() + Duration::from_secs(60);
+    while n_warm() < WARM && Instant::now() < deadline {
         tokio::time::sleep(Duration::from_millis(1)).await;
     }
 }
@@ -340,7 +355,6 @@ async fn stored_session(
 }
 
 async fn resident_runner(world: &World, _floors: &Floors, _effort: Effort) -> Result<Vec<Figure>> {
-    until_warm(world).await;
     let mut samples = Vec::new();
     for sandbox in world.backend.sandboxes().iter().filter(|sandbox| sandbox.state == SandboxState::Warm) {
         let mut bytes = 0;

@@ -62,12 +62,14 @@ pub async fn bench(bench: Bench, json: bool) -> Result<ExitCode> {
     let effort = Effort { quick: bench.quick };
     let wanted = |name: &str| bench.only.is_empty() || bench.only.iter().any(|only| only == name);
     let world = World::start().await?;
+    figures::until_warm(&world).await;
     let floors = Floors::measure(&world, effort).await?;
     let mut table = Table::new();
     table.load_style(presets::NOTHING);
     table.set_header(["FIGURE", "UNIT", "N", "P50", "P99", "FLOOR P50", "RATIO", "FLOOR"]);
     for group in FIGURES.iter().filter(|group| group.names.iter().any(|name| wanted(name))) {
         eprintln!("measuring {} …", group.names.join(", "));
+        figures::until_warm(&world).await;
         let measured = (group.measure)(&world, &floors, effort).await;
         for figure in measured.with_context(|| format!("can't measure {}", group.names.join(", ")))? {
             if !wanted(figure.name) {

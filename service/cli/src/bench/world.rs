@@ -19,7 +19,7 @@ use tokio_stream::wrappers::ReceiverStream;
 use crate::client::{Bearer, Client};
 
 /// Sandboxes kept warm.
-pub const WARM: usize = 8;
+pub const WARM: usize = 60;
 /// Sandboxes at one time.
 pub const MAX_SANDBOXES: usize = 80;
 
