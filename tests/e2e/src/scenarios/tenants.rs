@@ -47,10 +47,10 @@ async fn every_method(agent: &Agent, session: &str) -> Vec<(&'static str, Option
         language: "javascript".to_owned(),
         ..api::ExecuteRequest::default()
     };
-    let blob = api::GetBlobRequest { session_id: id(), blob_id: "blob_1".to_owned(), offset: 0 };
+    let blob = api::GetBlobRequest { session_id: id(), blob_id: format!("blob_{:032x}", 1), offset: 0 };
     let answer = api::AnswerRequest {
         session_id: id(),
-        call_id: "call_1".to_owned(),
+        call_id: format!("call_{}_1_1", session.trim_start_matches("ses_")),
         result: Some(api::ToolResult::default()),
         ..api::AnswerRequest::default()
     };
