@@ -21,6 +21,7 @@ const FILE_PERIOD: Duration = Duration::from_secs(5);
 const CA_BYTES_MAX: u64 = 256 << 10;
 
 /// Where the address comes from.
+#[expect(clippy::large_enum_variant, reason = "there is one, and it is handed over once")]
 pub enum Source {
     /// A Service of this name.
     Service(Api<Service>, String),

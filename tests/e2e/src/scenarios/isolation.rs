@@ -27,7 +27,8 @@ pub async fn only_the_link_can_be_reached(place: &mut Place) -> anyhow::Result<(
         address(place, &format!("{RELEASE}-operator"), "admin").await?,
         api_server(place).await?,
     ];
-    let tried = dialled_from_a_sandbox(place, &[&[link.clone()], &forbidden[..]].concat()).await?;
+    let tried =
+        dialled_from_a_sandbox(place, &[std::slice::from_ref(&link), &forbidden[..]].concat()).await?;
     ensure!(tried.contains(&format!("open {link}")), "the link can't be reached: {tried:?}");
     for way in &forbidden {
         ensure!(tried.contains(&format!("closed {way}")), "{way} can be reached: {tried:?}");
