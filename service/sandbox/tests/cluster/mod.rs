@@ -234,7 +234,7 @@ pub struct Tokens;
 #[async_trait]
 impl Authenticator for Tokens {
     async fn review(&self, token: &str) -> Result<Pod, ReviewError> {
-        let uid = token.strip_prefix("token-of-").and_then(|uid| sandbox_id(uid));
+        let uid = token.strip_prefix("token-of-").and_then(sandbox_id);
         let id = uid.ok_or_else(|| ReviewError::Refused("nobody's".to_owned()))?;
         Ok(Pod { id, name: "pod".to_owned() })
     }
