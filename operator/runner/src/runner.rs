@@ -242,7 +242,7 @@ impl Runner {
             }
             link::Event::Message(message) => return self.message(*message),
             link::Event::Lost(error) => {
-                eprintln!("seance-runner: {:#}", anyhow::Error::new(error));
+                eprintln!("seance-runner: {error}; dialling again");
                 self.wire = None;
                 self.outbox.disconnect();
             }

@@ -44,7 +44,12 @@ pub(crate) fn is_numbered(frame: &attach_request::Frame) -> bool {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Aside {
     /// What came of trying the forbidden ways out.
-    Isolation(Vec<Tried>),
+    Isolation {
+        /// One by one.
+        tried: Vec<Tried>,
+        /// The most memory that the sandbox has used, in bytes; 0 where it can't be told.
+        memory_peak_bytes: u64,
+    },
     /// Results that have reached the program.
     Applied {
         /// The program.
@@ -86,7 +91,8 @@ pub(crate) fn aside(frame: attach_request::Frame) -> Result<Result<Aside, attach
     Ok(Ok(match frame {
         Frame::IsolationReport(report) => {
             at_most("isolation checks", report.checks.len(), CHECKS_MAX)?;
-            Aside::Isolation(report.checks.into_iter().map(tried).collect::<Result<_, _>>()?)
+            let tried = report.checks.into_iter().map(tried).collect::<Result<_, _>>()?;
+            Aside::Isolation { tried, memory_peak_bytes: report.memory_peak_bytes }
         }
         Frame::Applied(applied) => {
             at_most("applied calls", applied.calls.len(), CHECKS_MAX)?;

@@ -264,10 +264,11 @@ async fn the_end_of_a_pod_reaches_its_session() {
     let mut guest = Guest::claim(&world.backend).await;
     runner.child.kill().unwrap();
     runner.ended().await;
-    let message = "limit 512Mi, peak 511Mi";
+    let message = "the limit of 512Mi was reached";
     world.objects.finish("sandbox-1", reason::finished::OUT_OF_MEMORY, message);
     let LinkEvent::Ended(end) = guest.event().await else { panic!("a frame came") };
-    assert_eq!((end.reason, end.detail.as_str()), (EndReason::OutOfMemory, message));
+    assert_eq!(end.reason, EndReason::OutOfMemory);
+    assert!(end.detail.starts_with(message), "{end:?}");
     guest.claimed.handle.end(EndReason::OutOfMemory, DEADLINE).await.expect("the pod is terminal");
 }
 

@@ -7,7 +7,7 @@
 
 use std::future::Future;
 use std::net::SocketAddr;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::pin::Pin;
 use std::time::Duration;
 
@@ -23,6 +23,9 @@ const TRY_TIMEOUT: Duration = Duration::from_secs(1);
 const INTERVAL_OPEN: Duration = Duration::from_secs(1);
 /// Until the next look otherwise.
 const INTERVAL: Duration = Duration::from_secs(5);
+/// The control groups of a process, and where they are mounted.
+const GROUPS: &str = "/proc/self/cgroup";
+const MOUNT: &str = "/sys/fs/cgroup";
 /// The check of the limit on processes.
 const PIDS_LIMIT: &str = "pids-limit";
 /// The check whose target is also asked by datagram.
@@ -41,7 +44,7 @@ pub struct Isolation {
 impl Isolation {
     /// Looks for the limit on processes at once, and for the rest in [`Self::report`].
     pub fn new(config: Config) -> Self {
-        let has_pids_limit = has_pids_limit(Path::new("/proc/self/cgroup"), Path::new("/sys/fs/cgroup"));
+        let has_pids_limit = has_pids_limit(Path::new(GROUPS), Path::new(MOUNT));
         Self { config, has_pids_limit, next: Instant::now(), round: None }
     }
 
@@ -65,7 +68,8 @@ impl Isolation {
         let pids = if self.has_pids_limit { IsolationOutcome::Limited } else { IsolationOutcome::Open };
         let (name, address) = (PIDS_LIMIT.to_owned(), String::new());
         checks.push(IsolationCheck { name, address, outcome: pids.into() });
-        IsolationReport { checks }
+        let memory_peak_bytes = memory_peak_bytes(Path::new(GROUPS), Path::new(MOUNT));
+        IsolationReport { checks, memory_peak_bytes }
     }
 }
 
@@ -101,23 +105,40 @@ async fn asks(address: SocketAddr) -> bool {
 /// Whether a control group that can be seen from here has a finite limit on its processes. The own
 /// one is looked at and those above it, of version 1 and 2.
 fn has_pids_limit(groups: &Path, mount: &Path) -> bool {
-    let Ok(groups) = std::fs::read_to_string(groups) else { return false };
-    groups.lines().any(|line| {
-        let mut parts = line.splitn(3, ':');
-        let (_, controllers, path) = (parts.next(), parts.next().unwrap_or(""), parts.next().unwrap_or("/"));
-        let root = match controllers {
-            "" => mount.to_owned(),
-            controllers if controllers.split(',').any(|name| name == "pids") => mount.join("pids"),
-            _ => return false,
-        };
-        let own = root.join(path.trim_start_matches('/'));
-        // In a namespace of its own, the group is what is mounted.
-        own.ancestors().take_while(|group| group.starts_with(&root)).any(is_limited)
-    })
+    own_groups(groups, mount, "pids").iter().any(|group| number(&group.join("pids.max")).is_some())
 }
 
-fn is_limited(group: &Path) -> bool {
-    std::fs::read_to_string(group.join("pids.max")).is_ok_and(|max| max.trim().parse::<u64>().is_ok())
+/// The most memory that the own control group has used; 0 where it can't be told.
+fn memory_peak_bytes(groups: &Path, mount: &Path) -> u64 {
+    let files = ["memory.peak", "memory.max_usage_in_bytes"];
+    let own = own_groups(groups, mount, "memory");
+    own.iter()
+        .flat_map(|group| files.map(|file| group.join(file)))
+        .find_map(|file| number(&file))
+        .unwrap_or(0)
+}
+
+/// The own control group of a controller and those above it that can be seen, the own first.
+fn own_groups(groups: &Path, mount: &Path, controller: &str) -> Vec<PathBuf> {
+    let Ok(groups) = std::fs::read_to_string(groups) else { return Vec::new() };
+    let of_line = |line: &str| {
+        let mut parts = line.splitn(3, ':').skip(1);
+        let (controllers, path) = (parts.next()?, parts.next()?);
+        let root = match controllers {
+            "" => mount.to_owned(),
+            controllers if controllers.split(',').any(|name| name == controller) => mount.join(controller),
+            _ => return None,
+        };
+        // In a namespace of its own, the group is what is mounted.
+        let own = root.join(path.trim_start_matches('/'));
+        let seen = own.ancestors().take_while(|group| group.starts_with(&root));
+        Some(seen.map(Path::to_owned).collect::<Vec<_>>())
+    };
+    groups.lines().filter_map(of_line).flatten().collect()
+}
+
+fn number(file: &Path) -> Option<u64> {
+    std::fs::read_to_string(file).ok()?.trim().parse().ok()
 }
 
 #[cfg(test)]
@@ -157,7 +178,10 @@ mod tests {
         assert!(!has_pids_limit(&groups, dir.path()));
         std::fs::write(dir.path().join("pod/pids.max"), "1024\n").unwrap();
         assert!(has_pids_limit(&groups, dir.path()));
+        std::fs::write(group.join("memory.peak"), "4096\n").unwrap();
+        assert_eq!(memory_peak_bytes(&groups, dir.path()), 4096);
         std::fs::write(&groups, "3:cpu,cpuacct:/pod\n").unwrap();
+        assert_eq!(memory_peak_bytes(&groups, dir.path()), 0);
         assert!(!has_pids_limit(&groups, dir.path()));
     }
 }

@@ -38,7 +38,7 @@ pub(super) fn listener(world: &Arc<World>, id: SandboxId) -> Listener {
             runner.generation_min = runner.generation;
         }
         match aside {
-            Aside::Isolation(tried) => world.isolation(id, tried),
+            Aside::Isolation { tried, memory_peak_bytes } => world.isolation(id, tried, memory_peak_bytes),
             Aside::Goodbye => said_goodbye(&world, id),
             Aside::Applied { .. } => {}
         }
@@ -351,6 +351,7 @@ pub(super) fn expect_back(
         generation_min,
         generation,
         n_stream: 0,
+        memory_peak_bytes: 0,
         is_promised: false,
         said_goodbye: false,
         is_unproven: false,

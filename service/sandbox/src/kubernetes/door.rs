@@ -171,6 +171,10 @@ impl Door {
                 (runner.generation, runner.n_stream) = (generation, *n_stream);
                 runner.generation_min = runner.generation_min.max(shown);
                 let pool = runner.pool.clone();
+                // A name that the pool doesn't have is the runner's own invention.
+                let known = inner.pools.get(&pool).map(|pool| pool.spec.engines.as_slice());
+                let known = known.unwrap_or_default();
+                let engines: Vec<_> = engines.into_iter().filter(|(name, _)| known.contains(name)).collect();
                 inner.versions.extend(engines.into_iter().map(|(name, is)| ((pool.clone(), name), is)));
             }
             inner.look(known.id);
@@ -211,6 +215,7 @@ fn new_runner(world: &Arc<World>, inner: &mut Inner, known: &Known) -> Result<()
         generation_min: 0,
         generation: 0,
         n_stream: 0,
+        memory_peak_bytes: 0,
         is_promised: false,
         said_goodbye: false,
         is_unproven: false,

@@ -11,6 +11,9 @@ use seance_operator_api::pool::{CheckName, CheckResult};
 
 use crate::convert::{Outcome, Tried};
 
+/// The most ways that are remembered of one sandbox.
+const WAYS_MAX: usize = 256;
+
 /// What a check came to.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Verdict {
@@ -30,23 +33,27 @@ pub(super) struct Judge {
 }
 
 impl Judge {
-    /// Takes a report. Once a program may have run, it can say that a way is open, which ends it, or
-    /// repeat that one it spoke of before is closed; nothing else is heard.
-    pub(super) fn report(&mut self, tried: Vec<Tried>) {
+    /// Takes a report, and says whether it changed anything. Once a program may have run, it can say
+    /// that a way is open, which ends it, or repeat that one it spoke of before is closed; nothing else
+    /// is heard.
+    pub(super) fn report(&mut self, tried: Vec<Tried>) -> bool {
+        let mut changed = !std::mem::replace(&mut self.has_reported, true);
         for Tried { name, address, outcome } in tried {
             let Some(name) = CheckName::ALL.into_iter().find(|check| check.as_str() == name) else {
                 continue;
             };
-            let is_known = self.ways.contains_key(&(name, address));
-            if self.is_frozen && !is_known {
-                if outcome != Outcome::Open {
+            let way = (name, address);
+            if !self.ways.contains_key(&way) {
+                if self.ways.len() >= WAYS_MAX || (self.is_frozen && outcome != Outcome::Open) {
                     continue;
                 }
-                self.late.extend(address);
+                if self.is_frozen {
+                    self.late.extend(address);
+                }
             }
-            self.ways.insert((name, address), outcome);
+            changed |= self.ways.insert(way, outcome) != Some(outcome);
         }
-        self.has_reported = true;
+        changed
     }
 
     /// Whether nothing is known of any way.
@@ -204,7 +211,8 @@ mod tests {
     #[test]
     fn nothing_new_is_heard_after_a_program_may_have_run() {
         let mut judge = Judge::default();
-        judge.report(vec![tried("api-server", API, Outcome::Silent)]);
+        assert!(judge.report(vec![tried("api-server", API, Outcome::Silent)]));
+        assert!(!judge.report(vec![tried("api-server", API, Outcome::Silent)]), "it is known");
         judge.freeze();
         let other = "10.0.0.1:22";
         judge.report(vec![tried("resolver", other, Outcome::Silent), tried("x", other, Outcome::Open)]);

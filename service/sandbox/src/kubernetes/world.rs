@@ -23,7 +23,7 @@ use super::judge::{self, Judge, Verdict};
 use super::queue::{Place, Queue};
 use super::review::sandbox_id;
 use super::{Config, ends};
-use crate::link::{Lasting, LastingReceiver};
+use crate::link::{Lasting, LastingReceiver, Tried};
 
 /// How long after the start nothing is concluded from a runner that isn't connected: it may still
 /// dial in, and its session may still be read.
@@ -80,6 +80,8 @@ pub(super) struct Runner {
     /// The ticket that was given last, and over which stream.
     pub(super) generation: u64,
     pub(super) n_stream: u64,
+    /// The most memory that it said the sandbox has used, in bytes; 0 where it didn't.
+    pub(super) memory_peak_bytes: u64,
     /// It is on its way to a caller that waited.
     pub(super) is_promised: bool,
     pub(super) said_goodbye: bool,
@@ -168,11 +170,15 @@ impl World {
     }
 
     /// A runner's isolation report.
-    pub(super) fn isolation(&self, id: SandboxId, tried: Vec<crate::link::Tried>) {
+    pub(super) fn isolation(&self, id: SandboxId, tried: Vec<Tried>, memory_peak_bytes: u64) {
         let mut inner = self.lock();
         let Inner { runners, listens, .. } = &mut *inner;
         let Some(runner) = runners.get_mut(&id) else { return };
-        runner.judge.report(tried);
+        runner.memory_peak_bytes = memory_peak_bytes;
+        // What is said again costs nobody anything, however often it is said.
+        if !runner.judge.report(tried) {
+            return;
+        }
         let is_new = runner.judge.targets().any(|target| !listens.contains_key(&target));
         let was_told = inner.look(id);
         drop(inner);
@@ -225,7 +231,11 @@ impl Inner {
         self.by_pod.insert(pod, name.clone());
         let Some(runner) = self.runners.get_mut(&pod) else { return };
         runner.sandbox = name;
-        if let Some(end) = finished {
+        if let Some(mut end) = finished {
+            let peak = runner.memory_peak_bytes;
+            if end.reason == EndReason::OutOfMemory && peak > 0 {
+                end.detail = format!("{}; the last peak that it told was {peak} bytes", end.detail);
+            }
             runner.link.end(end);
         } else if is_retiring && !runner.is_promised && matches!(runner.phase, Phase::Warm { .. }) {
             self.release(pod, reason::released::RETIRED, SandboxEnd::new(EndReason::Released));

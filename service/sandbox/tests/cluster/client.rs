@@ -72,7 +72,8 @@ impl Client {
     pub async fn report_closed(&self) {
         let outcome = IsolationOutcome::Limited.into();
         let check = IsolationCheck { name: "pids-limit".to_owned(), address: String::new(), outcome };
-        self.send(Frame::IsolationReport(IsolationReport { checks: vec![check] })).await;
+        self.send(Frame::IsolationReport(IsolationReport { checks: vec![check], memory_peak_bytes: 77 }))
+            .await;
     }
 
     /// The next frame, or nothing when the stream has ended.
