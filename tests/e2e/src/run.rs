@@ -15,8 +15,8 @@ use crate::reach::Reach;
 use crate::setting::Setting;
 use crate::{helm, scenarios};
 
-/// A test may take so long, with its installation: a file that changes takes the kubelet two minutes.
-const DEADLINE: Duration = Duration::from_secs(600);
+/// A test may take so long, with its installation: the acceptance lists are the longest.
+const DEADLINE: Duration = Duration::from_secs(1800);
 
 /// Runs Seance's tests on the Kubernetes that KUBECONFIG names. helm has to be on the PATH, the images
 /// on the nodes.

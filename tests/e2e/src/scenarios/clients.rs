@@ -1,5 +1,6 @@
 //! Clients in other languages, whose own checks run against an installed chart.
 
+use std::fs::File;
 use std::io::Write as _;
 use std::process::Stdio;
 use std::time::Duration;
@@ -7,23 +8,29 @@ use std::time::Duration;
 use anyhow::{Context as _, ensure};
 use tokio::process::Command;
 
-use crate::place::{Place, TENANTS};
+use crate::place::{POOL, Place, TENANTS, pool};
 
-/// All checks of one client may take so long.
-const CLIENT_WITHIN: Duration = Duration::from_secs(400);
+/// All checks of one client may take so long: each session of the acceptance lists needs a pod.
+const CLIENT_WITHIN: Duration = Duration::from_secs(1500);
 
 /// Runs each command with the way to the service in its environment.
 pub async fn other_clients_find_what_they_expect(place: &mut Place) -> anyhow::Result<()> {
     // Some of them take no other name for the certificate than the address that they dial.
     let mut values = place.values();
     let address = place.free_address().await?;
+    values["pools"][POOL] = pool(6);
     values["api"] = serde_json::json!({ "service": { "clusterIP": address } });
     place.install(&values).await?;
     place.warm().await?;
     let endpoint = place.endpoint().await?;
     let ca = file(&endpoint.ca)?;
     let token = file(place.token(TENANTS[0]).context("the tenant has a token")?)?;
-    for command in &place.setting.clients {
+    let folder = place.setting.logs.join("clients");
+    std::fs::create_dir_all(&folder).context("making the folder of logs")?;
+    for (number, command) in place.setting.clients.iter().enumerate() {
+        // In a file, so that what was said until then is there when it takes too long.
+        let path = folder.join(format!("{number}.log"));
+        let log = File::create(&path).with_context(|| format!("making {}", path.display()))?;
         let address = endpoint.url.trim_start_matches("https://");
         let running = Command::new("sh")
             .args(["-c", command])
@@ -33,13 +40,14 @@ pub async fn other_clients_find_what_they_expect(place: &mut Place) -> anyhow::R
             .env("SEANCE_SERVER_NAME", &endpoint.server_name)
             .env("SEANCE_TENANT", TENANTS[0])
             .stdin(Stdio::null())
+            .stdout(log.try_clone().context("sharing a log")?)
+            .stderr(log)
             .kill_on_drop(true)
-            .output();
-        let output = tokio::time::timeout(CLIENT_WITHIN, running).await;
-        let output = output.with_context(|| format!("{command} was not over in time"))??;
-        let said = String::from_utf8_lossy(&output.stdout);
-        let complained = String::from_utf8_lossy(&output.stderr);
-        ensure!(output.status.success(), "{command}: {said}\n{complained}");
+            .status();
+        let status = tokio::time::timeout(CLIENT_WITHIN, running).await;
+        let status =
+            status.with_context(|| format!("{command}: not over in time; see {}", path.display()))??;
+        ensure!(status.success(), "{command}: {status}; see {}", path.display());
     }
     place.nothing_is_leaked().await
 }

@@ -48,10 +48,12 @@ async fn every_method(agent: &Agent, session: &str) -> Vec<(&'static str, Option
         ..api::ExecuteRequest::default()
     };
     let blob = api::GetBlobRequest { session_id: id(), blob_id: format!("blob_{:032x}", 1), offset: 0 };
+    let outcome = Some(api::tool_result::Outcome::ValueJson("1".to_owned()));
+    let result = api::ToolResult { outcome, ..api::ToolResult::default() };
     let answer = api::AnswerRequest {
         session_id: id(),
         call_id: format!("call_{}_1_1", session.trim_start_matches("ses_")),
-        result: Some(api::ToolResult::default()),
+        result: Some(result),
         ..api::AnswerRequest::default()
     };
     let attach = api::Attach { session_id: id(), ..api::Attach::default() };
