@@ -134,7 +134,8 @@ mod tests {
         let quarantined = ("Ready", "False", "IsolationNotProven", 60);
         let starting = |running_since| State::Starting { running_since };
         let finished = |reason| ("Finished", "True", reason, 80);
-        let cases: &[(Value, &str, &[(&str, &str, &str, i64)], State)] = &[
+        type Case<'a> = (Value, &'a str, &'a [(&'a str, &'a str, &'a str, i64)], State);
+        let cases: &[Case<'_>] = &[
             (json!({}), "warm", &[], starting(None)),
             (json!({}), "warm", &[("Started", "False", "Pending", 50)], starting(None)),
             (json!({}), "warm", &[started], starting(Some(50))),

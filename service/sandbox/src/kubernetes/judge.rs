@@ -175,7 +175,8 @@ mod tests {
         use CheckName::*;
         let limited = tried("pids-limit", "", Outcome::Limited);
         let api = |outcome| tried("api-server", API, outcome);
-        let table: &[(&[Tried], &[CheckName], Option<bool>, (bool, bool))] = &[
+        type Line<'a> = (&'a [Tried], &'a [CheckName], Option<bool>, (bool, bool));
+        let table: &[Line<'_>] = &[
             (&[limited.clone(), api(Outcome::Silent)], &[], Some(true), (true, false)),
             (&[limited.clone(), api(Outcome::Refused)], &[], Some(true), (true, false)),
             (&[limited.clone(), api(Outcome::Silent)], &[], Some(false), (false, false)),

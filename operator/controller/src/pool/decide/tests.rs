@@ -31,7 +31,8 @@ fn the_goal_follows_demand_between_its_bounds() {
 /// What is there, and what is made and asked to go (by how many).
 #[test]
 fn a_pool_fills_and_shrinks_by_what_there_is() {
-    let cases: &[(&str, &[(usize, State)], usize, usize, usize)] = &[
+    type Case<'a> = (&'a str, &'a [(usize, State)], usize, usize, usize);
+    let cases: &[Case<'_>] = &[
         ("an empty pool starts as many as it may at once", &[], 0, 4, 0),
         ("what was made and not seen counts", &[], 3, 1, 0),
         ("what starts counts", &[(3, STARTING)], 0, 1, 0),
