@@ -9,8 +9,7 @@ use std::time::Duration;
 use cluster::proxy::Proxy;
 use cluster::{Runner, World, sandbox_id, start, uid};
 use seance_core::ids::{Epoch, ProgramNumber, SessionId, TenantId};
-use seance_core::limits::Limits;
-use seance_core::link::{Addressed, FromRunner, HostEnded, Numbered, RunProgram, ToRunner};
+use seance_core::link::{Addressed, FromRunner, HostEnded, Numbered, ToRunner};
 use seance_core::sandbox::{
     ClaimError, ClaimRequest, Claimed, EndReason, LinkEvent, SandboxBackend, TakeBack,
 };
@@ -81,19 +80,7 @@ impl Guest {
     }
 
     async fn execute(&self, program: u64, source: &str) {
-        self.send(ToRunner::Execute(Box::new(RunProgram {
-            program: ProgramNumber(program),
-            language: "javascript".to_owned(),
-            source: source.to_owned(),
-            source_name: "test.js".to_owned(),
-            catalog: None,
-            inputs: None,
-            kept: Default::default(),
-            limits: Limits::default(),
-            wall_left: Duration::from_secs(60),
-            options: Vec::new(),
-        })))
-        .await;
+        self.send(testee::program(ProgramNumber(program), source)).await;
     }
 
     async fn answer(&self, program: ProgramNumber, call: u64, value: &str) {

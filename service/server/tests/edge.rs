@@ -12,7 +12,7 @@ use seance_proto::v1alpha1::{self as proto};
 use seance_server::auth::mint_token;
 use seance_server::config::{Edge, Settings};
 use seance_server::{Error, Service};
-use support::{connect, open, reason, settings, start};
+use support::{TwoTenants, as_caller, connect, open, reason, settings, start};
 use tonic::{Code, Request};
 
 fn with_token(token: &str) -> Request<proto::GetInfoRequest> {
@@ -63,25 +63,14 @@ async fn with_tokens_only_who_has_one_gets_in() {
 
 #[tokio::test]
 async fn another_tenants_session_is_not_found_by_any_method() {
-    let folder = tempfile::tempdir().unwrap();
-    let tokens_file = folder.path().join("tokens.toml");
-    let mint = |tenant: &str| mint_token(&tenant.parse().unwrap(), "").unwrap();
-    let (ours, theirs) = (mint("ours"), mint("theirs"));
-    std::fs::write(&tokens_file, format!("{}{}", ours.file_entry, theirs.file_entry)).unwrap();
-    let service = start(Settings { tokens_file: Some(tokens_file), ..settings() }).await;
-    let channel = connect(&service).await;
-    let as_caller = |token: String| {
-        move |mut request: Request<()>| {
-            request.metadata_mut().insert("authorization", format!("Bearer {token}").parse().unwrap());
-            Ok(request)
-        }
-    };
-    let mut our_client = SessionsClient::with_interceptor(channel.clone(), as_caller(ours.token));
+    let tenants = TwoTenants::start().await;
+    let channel = tenants.channel.clone();
+    let mut our_client = SessionsClient::with_interceptor(channel.clone(), as_caller(&tenants.ours));
     let request = proto::OpenRequest { engine: "javascript".to_owned(), ..Default::default() };
     let session_id = our_client.open(request).await.unwrap().into_inner().session.unwrap().session_id;
 
-    let mut client = SessionsClient::with_interceptor(channel.clone(), as_caller(theirs.token.clone()));
-    let mut tools = ToolsClient::with_interceptor(channel, as_caller(theirs.token));
+    let mut client = SessionsClient::with_interceptor(channel.clone(), as_caller(&tenants.theirs));
+    let mut tools = ToolsClient::with_interceptor(channel, as_caller(&tenants.theirs));
     let blob_id = format!("blob_{}", "0".repeat(32));
     let call_id = format!("call_{}_1_1", session_id.trim_start_matches("ses_"));
     let id = || session_id.clone();

@@ -6,9 +6,9 @@ use proto::serve_response::Message as Served;
 use seance_proto::v1alpha1::sessions_client::SessionsClient;
 use seance_proto::v1alpha1::tools_client::ToolsClient;
 use seance_proto::v1alpha1::{self as proto};
-use seance_server::auth::mint_token;
-use seance_server::config::Settings;
-use support::{connect, observed, open, reason, result, script, settings, start, text};
+use support::{
+    TwoTenants, as_caller, connect, observed, open, reason, result, script, settings, start, text,
+};
 use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::service::Interceptor;
@@ -106,26 +106,13 @@ async fn a_provider_that_comes_back_tells_the_fate_of_each_call() {
     }
 }
 
-fn as_caller(token: &str) -> impl Interceptor + Clone + use<> {
-    let bearer: tonic::metadata::MetadataValue<_> = format!("Bearer {token}").parse().unwrap();
-    move |mut request: Request<()>| {
-        request.metadata_mut().insert("authorization", bearer.clone());
-        Ok(request)
-    }
-}
-
 /// P3, P12: what a call leaves behind is read in pieces, byte for byte, by its tenant only.
 #[tokio::test]
 async fn a_blob_is_read_in_pieces_from_any_point_by_its_tenant() {
-    let folder = tempfile::tempdir().unwrap();
-    let tokens_file = folder.path().join("tokens.toml");
-    let mint = |tenant: &str| mint_token(&tenant.parse().unwrap(), "").unwrap();
-    let (ours, theirs) = (mint("ours"), mint("theirs"));
-    std::fs::write(&tokens_file, format!("{}{}", ours.file_entry, theirs.file_entry)).unwrap();
-    let service = start(Settings { tokens_file: Some(tokens_file), ..settings() }).await;
-    let channel = connect(&service).await;
-    let mut sessions = SessionsClient::with_interceptor(channel.clone(), as_caller(&ours.token));
-    let tools = ToolsClient::with_interceptor(channel.clone(), as_caller(&ours.token));
+    let tenants = TwoTenants::start().await;
+    let channel = tenants.channel.clone();
+    let mut sessions = SessionsClient::with_interceptor(channel.clone(), as_caller(&tenants.ours));
+    let tools = ToolsClient::with_interceptor(channel.clone(), as_caller(&tenants.ours));
     let request = proto::OpenRequest {
         engine: "javascript".to_owned(),
         catalog: support::catalog("look"),
@@ -172,7 +159,7 @@ async fn a_blob_is_read_in_pieces_from_any_point_by_its_tenant() {
     }
     let past = sessions.get_blob(blob(data.len() + 1)).await.unwrap_err();
     assert_eq!(reason(&past), "INVALID_REQUEST");
-    let mut others = SessionsClient::with_interceptor(channel, as_caller(&theirs.token));
+    let mut others = SessionsClient::with_interceptor(channel, as_caller(&tenants.theirs));
     let refused = others.get_blob(blob(0)).await.unwrap_err();
     assert_eq!((refused.code(), reason(&refused).as_str()), (Code::NotFound, "SESSION_NOT_FOUND"));
 }

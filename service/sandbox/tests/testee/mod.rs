@@ -78,6 +78,22 @@ pub fn request() -> ClaimRequest {
     }
 }
 
+/// The order to run a program.
+pub fn program(program: ProgramNumber, source: &str) -> ToRunner {
+    ToRunner::Execute(Box::new(RunProgram {
+        program,
+        language: "javascript".to_owned(),
+        source: source.to_owned(),
+        source_name: "test.js".to_owned(),
+        catalog: None,
+        inputs: None,
+        kept: Default::default(),
+        limits: Limits::default(),
+        wall_left: Duration::from_secs(60),
+        options: Vec::new(),
+    }))
+}
+
 /// A claimed sandbox with its session assigned.
 pub struct Guest {
     pub claimed: Claimed,
@@ -120,19 +136,7 @@ impl Guest {
     pub async fn start(&mut self, source: &str) -> ProgramNumber {
         self.n_programs += 1;
         let program = ProgramNumber(self.n_programs);
-        self.send(ToRunner::Execute(Box::new(RunProgram {
-            program,
-            language: "javascript".to_owned(),
-            source: source.to_owned(),
-            source_name: "test.js".to_owned(),
-            catalog: None,
-            inputs: None,
-            kept: Default::default(),
-            limits: Limits::default(),
-            wall_left: Duration::from_secs(60),
-            options: Vec::new(),
-        })))
-        .await;
+        self.send(self::program(program, source)).await;
         program
     }
 

@@ -25,8 +25,12 @@ use seance_proto::v1alpha1::execute_response::Message;
 use seance_proto::v1alpha1::sessions_client::SessionsClient;
 use seance_proto::v1alpha1::{self as proto};
 use seance_server::Service;
+use seance_server::auth::mint_token;
 use seance_server::config::{ServerConfig, Settings};
 use tokio::sync::mpsc;
+use tonic::Request;
+use tonic::metadata::MetadataValue;
+use tonic::service::Interceptor;
 use tonic::transport::Channel;
 
 /// Everything a test waits for has come by then.
@@ -52,6 +56,37 @@ pub async fn start(settings: Settings) -> Service {
 pub async fn connect(service: &Service) -> Channel {
     let address = format!("http://{}", service.local_addr().unwrap());
     Channel::from_shared(address).unwrap().connect().await.unwrap()
+}
+
+/// A service that two tenants call, each with a token.
+pub struct TwoTenants {
+    pub channel: Channel,
+    pub ours: String,
+    pub theirs: String,
+    _service: Service,
+    _folder: tempfile::TempDir,
+}
+
+impl TwoTenants {
+    pub async fn start() -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let tokens_file = folder.path().join("tokens.toml");
+        let mint = |tenant: &str| mint_token(&tenant.parse().unwrap(), "").unwrap();
+        let (ours, theirs) = (mint("ours"), mint("theirs"));
+        std::fs::write(&tokens_file, format!("{}{}", ours.file_entry, theirs.file_entry)).unwrap();
+        let service = start(Settings { tokens_file: Some(tokens_file), ..settings() }).await;
+        let channel = connect(&service).await;
+        Self { channel, ours: ours.token, theirs: theirs.token, _service: service, _folder: folder }
+    }
+}
+
+/// Puts a token into every request.
+pub fn as_caller(token: &str) -> impl Interceptor + Clone + use<> {
+    let bearer: MetadataValue<_> = format!("Bearer {token}").parse().unwrap();
+    move |mut request: Request<()>| {
+        request.metadata_mut().insert("authorization", bearer.clone());
+        Ok(request)
+    }
 }
 
 /// A catalog of one tool without schemas.
