@@ -56,11 +56,15 @@ impl Machine {
     /// A session of the store whose sandbox may live. Its caller gets the runner back, and tells by
     /// [`Machine::taken_back`] or [`Machine::sandbox_ended`]. Payloads of `log` that are needed again
     /// must be inline: arguments of calls that have not ended, and results.
-    pub fn recover_awaiting(record: SessionRecord, log: &[Event], ctx: &mut Context<'_>) -> Self {
-        let Some(id) = record.sandbox else { return Self::recover(record, log, ctx) };
+    pub fn recover_awaiting(
+        record: SessionRecord,
+        sandbox: SandboxId,
+        log: &[Event],
+        ctx: &mut Context<'_>,
+    ) -> Self {
         let mut machine = Self::with(record, ctx.now);
         machine.active = recovered(&machine.record, log);
-        machine.sandbox = Sandbox::Awaited { id };
+        machine.sandbox = Sandbox::Awaited { id: sandbox };
         if machine.record.state != SessionState::Open {
             machine.end_sandbox(ctx, EndReason::Released);
         }
@@ -200,12 +204,12 @@ fn result_in(kind: &EventKind) -> Option<(u64, Result<String, CallError>)> {
         EventKind::CallEnded { record, value } => (record, value.as_ref()),
         _ => return None,
     };
-    let unknown = |message: &str| CallError::new(reasons::OUTCOME_UNKNOWN, message);
+    let gone = "the service restarted, and the call's result can't be had any more";
     let result = match (record.state, value, &record.error) {
         (CallState::Queued | CallState::Dispatched | CallState::Cancelled, ..) => return None,
         (_, Some(Payload::Inline(text)), _) => Ok(text.clone()),
         (_, _, Some(error)) => Err(error.clone()),
-        _ => Err(unknown("the service restarted, and the call's result can't be had any more")),
+        _ => Err(CallError::new(reasons::OUTCOME_UNKNOWN, gone)),
     };
     Some((record.id.number, result))
 }

@@ -38,7 +38,7 @@ impl Sessions {
                         epoch: record.epoch,
                         acknowledged: self.inner.store.acknowledged(sandbox).await?,
                     };
-                    let machine = Machine::recover_awaiting(record.clone(), &log, &mut ctx);
+                    let machine = Machine::recover_awaiting(record.clone(), sandbox, &log, &mut ctx);
                     (machine, First::Awaited(request))
                 }
             };

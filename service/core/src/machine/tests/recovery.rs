@@ -9,7 +9,7 @@ fn restarted(world: &World) -> World {
     let mut ids = 100;
     let mut fresh = || fresh_id(&mut ids);
     let mut ctx = Context { now: world.now, random: &mut fresh };
-    let machine = Machine::recover_awaiting(record, &world.events, &mut ctx);
+    let machine = Machine::recover_awaiting(record, sandbox(1), &world.events, &mut ctx);
     let World { now, frame, .. } = *world;
     let mut next = World { machine, now, ids, frame, events: vec![], now_actions: vec![], committed: vec![] };
     next.settle();
