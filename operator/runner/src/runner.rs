@@ -85,9 +85,10 @@ pub fn run(config: Config) -> Result<(), Error> {
             Dialer::Network(_) => Some(signal(SignalKind::terminate()).map_err(Error::Process)?),
             Dialer::Inherited(_) => None,
         };
+        let isolation = isolation.map(Isolation::new);
         // The first host starts before there is anything it must not see.
         let spare = first_host(host_command).await?;
-        Runner::new(spare, Link::new(dialer), isolation.map(Isolation::new)).serve().await
+        Runner::new(spare, Link::new(dialer), isolation).serve().await
     })
 }
 

@@ -1,5 +1,5 @@
-//! Looks whether the ways out of the sandbox are closed: dials what must not be reached, and looks
-//! for a limit on processes.
+//! Looks whether the ways out of the sandbox are closed: dials what must not be reached, and tries
+//! how many tasks there can be.
 //!
 //! What came of it is told, never judged: the service knows which targets listen and what the pool
 //! accepts. In a pod that is hostile nothing told from here is worth anything; it is worth
@@ -9,6 +9,8 @@ use std::future::Future;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::pin::Pin;
+use std::sync::{Mutex, PoisonError};
+use std::thread;
 use std::time::Duration;
 
 use seance_proto::link::v1alpha1::{IsolationCheck, IsolationOutcome, IsolationReport};
@@ -26,6 +28,11 @@ const INTERVAL: Duration = Duration::from_secs(5);
 /// The control groups of a process, and where they are mounted.
 const GROUPS: &str = "/proc/self/cgroup";
 const MOUNT: &str = "/sys/fs/cgroup";
+/// A limit on tasks is one when no more of them can be there. More is room for harm, not for a
+/// session; and to try more would cost the pod's memory: a waiting thread takes some 25 KiB.
+const TASKS_MAX: usize = 1_024;
+/// The stack of a thread that only waits; the least that is allowed everywhere.
+const WAITING_STACK_BYTES: usize = 16 << 10;
 /// The check of the limit on processes.
 const PIDS_LIMIT: &str = "pids-limit";
 /// The check whose target is also asked by datagram.
@@ -43,8 +50,10 @@ pub struct Isolation {
 
 impl Isolation {
     /// Looks for the limit on processes at once, and for the rest in [`Self::report`].
+    ///
+    /// For some milliseconds there may be no task left to have: nothing else may start one now.
     pub fn new(config: Config) -> Self {
-        let has_pids_limit = has_pids_limit(Path::new(GROUPS), Path::new(MOUNT));
+        let has_pids_limit = has_pids_limit(Path::new(GROUPS), Path::new(MOUNT)) || is_limited(TASKS_MAX);
         Self { config, has_pids_limit, next: Instant::now(), round: None }
     }
 
@@ -108,6 +117,19 @@ fn has_pids_limit(groups: &Path, mount: &Path) -> bool {
     own_groups(groups, mount, "pids").iter().any(|group| number(&group.join("pids.max")).is_some())
 }
 
+/// Whether the system refuses to have `tasks_max` more tasks here at once. Where the limit is set on
+/// a group that can't be seen, as the kubelet does it with a pod, trying is the only way to know.
+fn is_limited(tasks_max: usize) -> bool {
+    let gate = Mutex::new(());
+    thread::scope(|scope| {
+        let _closed = gate.lock().unwrap_or_else(PoisonError::into_inner);
+        (0..tasks_max).any(|_| {
+            let waiting = thread::Builder::new().stack_size(WAITING_STACK_BYTES);
+            waiting.spawn_scoped(scope, || drop(gate.lock())).is_err()
+        })
+    })
+}
+
 /// The most memory that the own control group has used; 0 where it can't be told.
 fn memory_peak_bytes(groups: &Path, mount: &Path) -> u64 {
     let files = ["memory.peak", "memory.max_usage_in_bytes"];
@@ -165,6 +187,11 @@ mod tests {
         };
         let (checked, ()) = tokio::join!(check(RESOLVER.to_owned(), address), answer);
         assert_eq!(checked.outcome, IsolationOutcome::Open as i32);
+    }
+
+    #[test]
+    fn without_a_limit_as_many_tasks_as_are_tried_are_to_be_had() {
+        assert!(!is_limited(64));
     }
 
     #[test]

@@ -140,7 +140,7 @@ fn of_way(
     let at = |text: &str| address.map_or(text.to_owned(), |address| format!("{address} {text}"));
     match (outcome, address) {
         (Outcome::Limited, None) => (CheckResult::Passed, "there is a limit".to_owned()),
-        (Outcome::Open, None) => (CheckResult::Failed, "no limit can be seen".to_owned()),
+        (Outcome::Open, None) => (CheckResult::Failed, "no limit was found".to_owned()),
         (Outcome::Open, Some(_)) => (CheckResult::Failed, at("can be reached")),
         (Outcome::Refused | Outcome::Silent, Some(address)) => match listens(address) {
             Some(true) => (CheckResult::Passed, at("listens and can't be reached")),
