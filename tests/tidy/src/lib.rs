@@ -5,6 +5,7 @@
 //! seance-tidy` prints the same findings, and `cargo run -p seance-tidy -- write` writes the
 //! generated pages.
 
+pub mod claims;
 pub mod files;
 pub mod licences;
 pub mod metadata;
@@ -64,6 +65,7 @@ pub const RULES: &[Rule] = &[
     Rule { name: "licences", check: |repo| licences::check(&repo.metadata) },
     Rule { name: "dead modules", check: |repo| modules::check(&repo.files, &repo.crate_roots()) },
     Rule { name: "dead files", check: |repo| files::unused(&repo.files) },
+    Rule { name: "claims", check: |repo| claims::check(&repo.files) },
     Rule { name: "what must be there", check: |repo| files::missing(&repo.files) },
     Rule { name: "machine paths", check: |repo| files::machine_paths(&repo.files) },
     Rule { name: "file length", check: |repo| files::too_long(&repo.files) },

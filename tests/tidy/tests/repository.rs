@@ -29,6 +29,7 @@ rules! {
     every_licence_is_accepted: "licences",
     every_rust_file_is_compiled: "dead modules",
     every_file_is_used: "dead files",
+    every_claim_has_its_test: "claims",
     what_must_be_there_is_there: "what must be there",
     no_file_names_a_place_on_one_machine: "machine paths",
     no_file_is_endless: "file length",
