@@ -108,6 +108,15 @@ impl Utf8Carry {
     }
 }
 
+/// How many bytes of `bytes` make a piece of at most `max_bytes`, 4 at least, that splits no character (M5):
+/// an observation may end behind any piece.
+pub fn piece_bytes(bytes: &[u8], max_bytes: usize) -> usize {
+    if bytes.len() <= max_bytes {
+        return bytes.len();
+    }
+    max_bytes - incomplete_tail(&bytes[..max_bytes])
+}
+
 /// How many bytes at the end begin a character that more bytes could complete.
 fn incomplete_tail(bytes: &[u8]) -> usize {
     let from = bytes.len().saturating_sub(3);
@@ -160,6 +169,21 @@ mod tests {
     fn a_token_is_four_bytes_rounded_up() {
         for (text, expected) in [("", 0), ("a", 1), ("abcd", 1), ("abcde", 2), ("🙂", 1)] {
             assert_eq!(tokens(text.len()), expected, "{text:?}");
+        }
+    }
+
+    /// M5: bytes that are no text are cut anywhere.
+    #[test]
+    fn a_piece_ends_between_characters() {
+        for (bytes, max_bytes, expected) in [
+            ("abcd".as_bytes(), 4, 4),
+            ("abcde".as_bytes(), 4, 4),
+            ("abcé".as_bytes(), 4, 3),
+            ("a🙂".as_bytes(), 4, 1),
+            ("🙂🙂".as_bytes(), 4, 4),
+            (&[0x80; 9], 4, 4),
+        ] {
+            assert_eq!(piece_bytes(bytes, max_bytes), expected, "{bytes:?}");
         }
     }
 

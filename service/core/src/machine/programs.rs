@@ -14,7 +14,7 @@ use crate::program::{
 use crate::reasons;
 use crate::sandbox::{EndReason, SandboxEnd};
 use crate::session::SessionRecord;
-use crate::text::truncate_bytes;
+use crate::text::{piece_bytes, truncate_bytes};
 use crate::time::Timestamp;
 use crate::value::{self, Bounds, JsonText};
 
@@ -254,7 +254,7 @@ impl Machine {
         active.wrote(source);
         let mut left = data;
         loop {
-            let data = left.split_to(left.len().min(OUTPUT_EVENT_BYTES_MAX));
+            let data = left.split_to(piece_bytes(&left, OUTPUT_EVENT_BYTES_MAX));
             self.event(ctx, Some(program), EventKind::Output { source, data, separated });
             separated = false;
             if left.is_empty() {
