@@ -4,9 +4,10 @@ use std::future::Future;
 use std::time::Duration;
 
 use k8s_openapi::NamespaceResourceScope;
-use k8s_openapi::api::core::v1::Pod;
+use k8s_openapi::api::core::v1::{ObjectReference, Pod};
 use kube::api::{DeleteParams, Patch, PatchParams, PostParams, Preconditions};
 use kube::client::ClientBuilder;
+use kube::runtime::events::{Event, Recorder, Reporter};
 use kube::{Api, Client, Resource, ResourceExt};
 use seance_operator_api::{OPERATOR, Sandbox, SandboxPool, labels};
 use serde::Serialize;
@@ -87,6 +88,7 @@ fn quota(message: &str) -> String {
 #[derive(Clone)]
 pub struct Cluster {
     client: Client,
+    recorder: Recorder,
 }
 
 impl Cluster {
@@ -99,12 +101,14 @@ impl Cluster {
             requests.with_label_values(&[verb_of(request.method()), resource]).inc();
             request
         });
-        Ok(Self { client: ClientBuilder::try_from(config)?.with_layer(&count).build() })
+        Ok(Self::of(ClientBuilder::try_from(config)?.with_layer(&count).build()))
     }
 
     /// A cluster behind this client.
     pub fn of(client: Client) -> Self {
-        Self { client }
+        // Without an instance of its own: the pod that tells may be another each time, the series is one.
+        let reporter = Reporter { controller: OPERATOR.to_owned(), instance: None };
+        Self { recorder: Recorder::new(client.clone(), reporter), client }
     }
 
     /// The client, for watches.
@@ -201,6 +205,12 @@ impl Cluster {
         Ok(())
     }
 
+    /// Publishes an event about an object. The same again within some minutes is counted, not repeated.
+    pub async fn publish(&self, event: &Event, about: &ObjectReference) -> Result<(), Error> {
+        let name = about.name.clone().unwrap_or_default();
+        request("publish an event about", name, self.recorder.publish(event, about)).await
+    }
+
     /// Applies an object of a pool's namespace.
     pub async fn apply<K>(&self, object: &K) -> Result<(), Error>
     where
@@ -259,6 +269,7 @@ fn resource_of(path: &str) -> &'static str {
         "serviceaccounts",
         "networkpolicies",
         "leases",
+        "events",
     ];
     let part = path.rsplit('/').find_map(|part| KNOWN.iter().find(|known| **known == part));
     part.copied().unwrap_or("other")

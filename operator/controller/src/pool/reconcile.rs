@@ -15,6 +15,7 @@ use seance_operator_api::{Sandbox, SandboxPool};
 use serde_json::json;
 
 use super::decide::{Decision, Member, Wanted, decide};
+use super::events;
 use super::expect::Unseen;
 use super::member::{Around, member, now_seconds};
 use super::prepare::prepare;
@@ -185,9 +186,11 @@ async fn tell(pool: &SandboxPool, context: &Context, status: &SandboxPoolStatus)
     let told = context.cluster.tell_pool(pool, &json!(status)).await;
     match told {
         // Deleted meanwhile, or made anew under its name.
-        Err(error) if matches!(error.refusal(), Some(Refusal::NotFound | Refusal::Conflict)) => Ok(()),
-        told => told,
+        Err(error) if matches!(error.refusal(), Some(Refusal::NotFound | Refusal::Conflict)) => return Ok(()),
+        told => told?,
     }
+    events::publish(pool, context, status).await;
+    Ok(())
 }
 
 /// A duration of the settings in seconds.

@@ -31,8 +31,14 @@ async fn without_its_policies_a_namespace_gets_no_sandboxes_and_no_pods() {
     world.see();
     world.pool_pass().await.expect("it waits");
     world.sandbox_passes().await.expect("they wait");
-    assert_eq!(world.server.asked(), ["patch networkpolicies", "patch sandboxpools/status"]);
+    assert_eq!(world.server.asked(), ["patch networkpolicies", "patch sandboxpools/status", "post events"]);
     assert_eq!(world.pool_condition("Ready"), "False NamespaceNotPrepared");
+    let [event] = &world.server.objects("events")[..] else { panic!("one event") };
+    assert_eq!((&event["type"], &event["reason"]), (&json!("Warning"), &json!("NamespaceNotPrepared")));
+    assert_eq!(event["regarding"]["kind"], "SandboxPool");
+    world.see();
+    world.pool_pass().await.expect("it waits");
+    assert!(!world.server.asked().contains(&"post events".to_owned()), "the same is not told again");
 }
 
 /// A cache that lags makes no second sandbox for the same want.

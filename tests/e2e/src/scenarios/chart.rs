@@ -75,6 +75,8 @@ pub async fn rights_are_the_least(place: &mut Place) -> anyhow::Result<()> {
         (&operator, "delete", "", "pods", theirs, true),
         (&operator, "patch", "networking.k8s.io", "networkpolicies", theirs, true),
         (&operator, "get", "", "nodes", "", true),
+        (&operator, "create", "events.k8s.io", "events", theirs, true),
+        (&operator, "list", "events.k8s.io", "events", theirs, false),
         (&operator, "create", "", "pods", ours, false),
         (&operator, "create", "", "pods/exec", theirs, false),
         (&operator, "get", "", "secrets", theirs, false),

@@ -7,6 +7,7 @@ use anyhow::{Context as _, ensure};
 use futures::future::try_join_all;
 use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::{Pod, ResourceQuota};
+use k8s_openapi::api::events::v1::Event;
 use kube::ResourceExt;
 use kube::api::{Patch, PatchParams, PostParams};
 use seance_operator_api::{SandboxPool, labels};
@@ -52,6 +53,11 @@ pub async fn an_image_that_is_not_there_is_told(place: &mut Place) -> anyhow::Re
     place.install(&values).await?;
     let (reason, message) = place.pool_until("the pool says why", READY_WITHIN, not_ready).await?;
     ensure!(reason == "ImagePullFailed", "the pool's reason is {reason}: {message}");
+    let told = |events: &[Event]| {
+        events.iter().any(|is| is.reason.as_deref() == Some("ImagePullFailed")).then_some(())
+    };
+    let form = |event: &Event| format!("{:?} about {:?}", event.reason, event.regarding);
+    wait::until(&place.theirs(), "an event tells it", READY_WITHIN, told, form).await?;
     let refused = place.agent(TENANTS[0]).await?.open(|_| ()).await;
     let refusal = refused.err().context("a session was opened without an image")?;
     ensure!(refusal.reason == "IMAGE_PULL_FAILED", "{refusal:?}");
