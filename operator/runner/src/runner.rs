@@ -243,7 +243,7 @@ impl Runner {
             }
             link::Event::Message(message) => return self.message(*message),
             link::Event::Lost(error) => {
-                eprintln!("seance-runner: {error}; dialling again");
+                eprintln!("seance-runner: {:#}; dialling again", anyhow::Error::new(error));
                 self.wire = None;
                 self.outbox.disconnect();
             }
