@@ -14,6 +14,7 @@ mod config;
 mod controls;
 mod desired;
 mod door;
+mod doubts;
 mod ends;
 mod judge;
 mod peers;

@@ -174,15 +174,43 @@ async fn a_way_that_opens_ends_the_session_s_sandbox() {
     client.report_closed().await;
     let mut claimed = world.backend.claim(request(DEADLINE)).await.expect("it is warm");
     assign(&claimed, session(1)).await;
-    let check = seance_proto::link::v1alpha1::IsolationCheck {
-        name: "resolver".to_owned(),
-        address: "10.96.0.10:53".to_owned(),
-        outcome: seance_proto::link::v1alpha1::IsolationOutcome::Open.into(),
-    };
-    let report = seance_proto::link::v1alpha1::IsolationReport { checks: vec![check], memory_peak_bytes: 0 };
-    client.send(Frame::IsolationReport(report)).await;
+    client.report_open().await;
     assert_eq!(end_of(&mut claimed).await, EndReason::IsolationNotProven);
     drop(client);
+}
+
+/// Sandbox 41: what one runner finds open puts all of its pool in doubt. Each serves again when it has
+/// tried anew.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_way_that_one_runner_finds_open_puts_its_pool_in_doubt() {
+    let world = world(2).await;
+    let first = dial(&world, Credential::of_pod(1)).await.unwrap();
+    let second = dial(&world, Credential::of_pod(2)).await.unwrap();
+    for (runner, sandbox) in [(&first, "sandbox-1"), (&second, "sandbox-2")] {
+        runner.report_closed().await;
+        world.objects.until(sandbox, condition_type::READY, "True", reason::ready::SERVING).await;
+    }
+    first.report_open().await;
+    let unproven = reason::ready::ISOLATION_NOT_PROVEN;
+    world.objects.until("sandbox-1", condition_type::READY, "False", unproven).await;
+    let refused = world.backend.claim(request(Duration::from_millis(200))).await;
+    assert!(
+        matches!(&refused, Err(ClaimError::Blocked { reason, .. }) if reason.name() == "ISOLATION_NOT_PROVEN"),
+        "{refused:?}"
+    );
+    // A runner tries again every few seconds; this one is faster.
+    let mut rounds = tokio::time::interval(Duration::from_millis(100));
+    let tries = async {
+        loop {
+            rounds.tick().await;
+            second.report_closed().await;
+        }
+    };
+    let claimed = tokio::select! {
+        claimed = world.backend.claim(request(DEADLINE)) => claimed.expect("it has tried anew"),
+        () = tries => unreachable!("it tries for ever"),
+    };
+    assert_eq!(Some(claimed.id), sandbox_id(&uid(2)));
 }
 
 /// Connections that say nothing take up no more than an address may, and let go in time.

@@ -347,6 +347,8 @@ pub(super) fn expect_back(
         link: Arc::clone(&link),
         engines: Vec::new(),
         judge,
+        reported: Instant::now(),
+        is_open: false,
         phase: Phase::Claimed { tenant: request.tenant.clone(), session: Some(session) },
         generation_min,
         generation,

@@ -211,6 +211,8 @@ fn new_runner(world: &Arc<World>, inner: &mut Inner, known: &Known) -> Result<()
         link,
         engines: Vec::new(),
         judge: Judge::default(),
+        reported: Instant::now(),
+        is_open: false,
         phase: Phase::Warm { stop, reader },
         generation_min: 0,
         generation: 0,

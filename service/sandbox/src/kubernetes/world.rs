@@ -19,6 +19,7 @@ use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
 use super::cluster::Change;
+use super::doubts::Doubts;
 use super::judge::{self, Judge, Verdict};
 use super::queue::{Place, Queue};
 use super::review::sandbox_id;
@@ -60,6 +61,7 @@ pub(super) struct Inner {
     /// Why Sandboxes of a pool could not be made, when it was tried last.
     pub(super) create_errors: HashMap<String, (BlockReason, String)>,
     required_checks: Vec<CheckName>,
+    doubts: Doubts,
     pub(super) started: Instant,
     pub(super) is_listed: bool,
     pub(super) are_pools_listed: bool,
@@ -74,6 +76,10 @@ pub(super) struct Runner {
     pub(super) link: Arc<Lasting>,
     pub(super) engines: Vec<(String, String)>,
     pub(super) judge: Judge,
+    /// When it reported its isolation last; when it was taken, before that.
+    pub(super) reported: Instant,
+    /// It was found, while it had no session, that a way out of it is open.
+    pub(super) is_open: bool,
     pub(super) phase: Phase,
     /// Tickets below this are refused: a newer one has arrived.
     pub(super) generation_min: u64,
@@ -114,6 +120,7 @@ impl World {
             versions: HashMap::new(),
             create_errors: HashMap::new(),
             required_checks: config.required_checks.clone(),
+            doubts: Doubts::default(),
             started: Instant::now(),
             is_listed: false,
             are_pools_listed: false,
@@ -172,11 +179,14 @@ impl World {
     /// A runner's isolation report.
     pub(super) fn isolation(&self, id: SandboxId, tried: Vec<Tried>, memory_peak_bytes: u64) {
         let mut inner = self.lock();
-        let Inner { runners, listens, .. } = &mut *inner;
+        let Inner { runners, listens, doubts, .. } = &mut *inner;
         let Some(runner) = runners.get_mut(&id) else { return };
         runner.memory_peak_bytes = memory_peak_bytes;
+        let now = Instant::now();
+        let before = std::mem::replace(&mut runner.reported, now);
+        let ends_a_doubt = doubts.cover(&runner.pool, before) && !doubts.cover(&runner.pool, now);
         // What is said again costs nobody anything, however often it is said.
-        if !runner.judge.report(tried) {
+        if !runner.judge.report(tried) && !ends_a_doubt {
             return;
         }
         let is_new = runner.judge.targets().any(|target| !listens.contains_key(&target));
@@ -199,10 +209,11 @@ impl Inner {
                 self.pools.insert(name, *pool);
                 self.look_at_all();
             }
-            Change::PoolGone(name) => drop(self.pools.remove(&name)),
+            Change::PoolGone(name) => self.pool_gone(&name),
             Change::Pools(all) => {
                 self.are_pools_listed = true;
-                self.pools.retain(|name, _| all.contains(name));
+                let gone: Vec<_> = self.pools.keys().filter(|name| !all.contains(name)).cloned().collect();
+                gone.iter().for_each(|name| self.pool_gone(name));
             }
             Change::Sandbox(sandbox) => self.sandbox_changed(*sandbox),
             Change::SandboxGone(name) => self.sandbox_gone(&name),
@@ -213,6 +224,11 @@ impl Inner {
                 gone.iter().for_each(|name| self.sandbox_gone(name));
             }
         }
+    }
+
+    fn pool_gone(&mut self, name: &str) {
+        self.pools.remove(name);
+        self.doubts.forget(name);
     }
 
     fn sandbox_changed(&mut self, sandbox: Sandbox) {
@@ -308,7 +324,9 @@ impl Inner {
         match runner.phase {
             Phase::Warm { .. } if runner.is_promised => {}
             Phase::Warm { .. } => {
+                let (is_open, was_open) = (judge::is_open(&verdicts), runner.is_open);
                 let may_serve = judge::is_proven(&verdicts)
+                    && !self.doubts.cover(&pool, runner.reported)
                     && runner.link.is_connected()
                     && self.pools.contains_key(&pool)
                     && self.bars(id).is_none();
@@ -318,6 +336,13 @@ impl Inner {
                     self.grant(&pool);
                 } else if !may_serve && is_listed {
                     self.unlist(id);
+                }
+                if is_open && !was_open {
+                    self.doubts.begin(&pool, Instant::now());
+                    self.warm.remove(&pool);
+                }
+                if let Some(runner) = self.runners.get_mut(&id) {
+                    runner.is_open = is_open;
                 }
             }
             Phase::Claimed { .. } if judge::is_open(&verdicts) => {
