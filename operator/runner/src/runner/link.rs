@@ -67,9 +67,9 @@ pub enum Error {
     /// The service ended the stream without a word.
     #[error("the service ended the link")]
     Ended,
-    /// The service refused the stream, or ended it with an error.
+    /// The service refused the stream, or ended it with an error, whose message says all.
     #[error("service ended the link: {}", .0.message())]
-    Refused(#[source] Box<Status>),
+    Refused(Box<Status>),
     /// There was no link for as long as a runner goes on without one.
     #[error("no link for {UNLINKED_MAX:?}")]
     Unlinked,
