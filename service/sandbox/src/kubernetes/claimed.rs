@@ -54,12 +54,21 @@ fn said_goodbye(world: &World, id: SandboxId) {
     });
 }
 
+/// What a reader gives back when it is stopped: the receiver, and what was read from it too late.
+pub(super) struct Unclaimed {
+    receiver: LastingReceiver,
+    unread: Option<LinkEvent>,
+}
+
+/// A reader of a runner without a session. It gives nothing back when the runner ended before.
+pub(super) type Reader = JoinHandle<Option<Unclaimed>>;
+
 /// Reads from a runner without a session until it is stopped or ends.
 pub(super) fn read_warm(
     world: &Arc<World>,
     id: SandboxId,
     link: &Arc<Lasting>,
-) -> (oneshot::Sender<()>, JoinHandle<Option<LastingReceiver>>) {
+) -> (oneshot::Sender<()>, Reader) {
     let (stop, stopped) = oneshot::channel();
     let receiver = LastingReceiver::new(Arc::clone(link));
     (stop, tokio::spawn(read_until(Arc::clone(world), id, receiver, stopped)))
@@ -70,13 +79,17 @@ async fn read_until(
     id: SandboxId,
     mut receiver: LastingReceiver,
     mut stopped: oneshot::Receiver<()>,
-) -> Option<LastingReceiver> {
+) -> Option<Unclaimed> {
     let end = loop {
         let event = tokio::select! {
             biased;
-            Ok(()) = &mut stopped => return Some(receiver),
+            Ok(()) = &mut stopped, if !stopped.is_terminated() => return Some(Unclaimed { receiver, unread: None }),
             event = receiver.recv() => event,
         };
+        // Between the two looks it may have been given to a session, which this is for.
+        if stopped.try_recv().is_ok() {
+            return Some(Unclaimed { receiver, unread: Some(event) });
+        }
         match event {
             LinkEvent::Frame(numbered) => {
                 if !matches!(numbered.frame, FromRunner::HostExited { .. }) {
@@ -124,7 +137,7 @@ pub(super) fn claimed(
     id: SandboxId,
     engine: &str,
     session_max: Duration,
-    reader: JoinHandle<Option<LastingReceiver>>,
+    reader: Reader,
 ) -> Option<Claimed> {
     let inner = world.lock();
     let runner = inner.runners.get(&id)?;
@@ -194,7 +207,7 @@ struct Receiver {
 
 enum Source {
     /// The one that read while there was no session still has it, for a moment.
-    Reader(JoinHandle<Option<LastingReceiver>>),
+    Reader(Reader),
     Own(Box<LastingReceiver>),
 }
 
@@ -202,15 +215,28 @@ enum Source {
 impl LinkReceiver for Receiver {
     async fn recv(&mut self) -> LinkEvent {
         if let Some(Source::Reader(reader)) = &mut self.source {
-            let receiver = reader.await.ok().flatten();
-            self.source = receiver.map(|receiver| Source::Own(Box::new(receiver)));
+            let Unclaimed { receiver, unread } = match reader.await {
+                Ok(Some(unclaimed)) => unclaimed,
+                Ok(None) | Err(_) => {
+                    self.source = None;
+                    return self.gone();
+                }
+            };
+            self.source = Some(Source::Own(Box::new(receiver)));
+            if let Some(event) = unread {
+                return event;
+            }
         }
         match &mut self.source {
             Some(Source::Own(receiver)) => receiver.recv().await,
-            Some(Source::Reader(_)) | None => {
-                LinkEvent::Ended(self.link.ended().unwrap_or(SandboxEnd::new(EndReason::LinkLost)))
-            }
+            Some(Source::Reader(_)) | None => self.gone(),
         }
+    }
+}
+
+impl Receiver {
+    fn gone(&self) -> LinkEvent {
+        LinkEvent::Ended(self.link.ended().unwrap_or(SandboxEnd::new(EndReason::LinkLost)))
     }
 }
 
@@ -225,7 +251,7 @@ impl Drop for Receiver {
             let receiver = match source {
                 Source::Own(receiver) => *receiver,
                 Source::Reader(reader) => match reader.await {
-                    Ok(Some(receiver)) => receiver,
+                    Ok(Some(Unclaimed { receiver, .. })) => receiver,
                     Ok(None) | Err(_) => return,
                 },
             };
@@ -365,7 +391,7 @@ pub(super) fn expect_back(
 }
 
 /// In the place of a reader of a link that nobody has read from yet.
-pub(super) fn no_reader(link: &Arc<Lasting>) -> JoinHandle<Option<LastingReceiver>> {
+pub(super) fn no_reader(link: &Arc<Lasting>) -> Reader {
     let receiver = LastingReceiver::new(Arc::clone(link));
-    tokio::spawn(std::future::ready(Some(receiver)))
+    tokio::spawn(std::future::ready(Some(Unclaimed { receiver, unread: None })))
 }

@@ -9,14 +9,14 @@ use seance_operator_api::pool::ColdStart;
 use seance_operator_api::sandbox::{Desired, condition_type};
 use seance_operator_api::{Sandbox, SandboxPool, is_true};
 use tokio::sync::oneshot;
-use tokio::task::{JoinHandle, JoinSet};
+use tokio::task::JoinSet;
 use tokio::time::Instant;
 
+use super::claimed::Reader;
 use super::cluster::{Cluster, ClusterError};
 use super::queue::Place;
 use super::world::{Inner, Phase, World, pod_of};
 use super::{Config, ends, judge};
-use crate::link::LastingReceiver;
 
 /// What the runner itself needs of a pod's memory, beside a program's, in bytes.
 const MEMORY_RESERVE_BYTES: u64 = 32 << 20;
@@ -26,7 +26,7 @@ const SEEN_WITHIN: Duration = Duration::from_secs(30);
 const CREATE_PAUSE: Duration = Duration::from_secs(2);
 
 /// A runner that was taken off the list, and its reader.
-pub(super) type Taken = (SandboxId, JoinHandle<Option<LastingReceiver>>);
+pub(super) type Taken = (SandboxId, Reader);
 
 /// Takes a runner for a caller, or waits for one.
 pub(super) async fn claim(

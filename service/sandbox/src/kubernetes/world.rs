@@ -15,16 +15,16 @@ use seance_operator_api::pool::{CheckName, SandboxPool};
 use seance_operator_api::sandbox::{Desired, SessionRef, condition_type, reason};
 use seance_operator_api::{Sandbox, is_true};
 use tokio::sync::{Notify, oneshot, watch};
-use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
+use super::claimed::Reader;
 use super::cluster::Change;
 use super::doubts::Doubts;
 use super::judge::{self, Judge, Verdict};
 use super::queue::{Place, Queue};
 use super::review::sandbox_id;
 use super::{Config, ends};
-use crate::link::{Lasting, LastingReceiver, Tried};
+use crate::link::{Lasting, Tried};
 
 /// How long after the start nothing is concluded from a runner that isn't connected: it may still
 /// dial in, and its session may still be read.
@@ -98,7 +98,7 @@ pub(super) struct Runner {
 /// Where a runner is in its life.
 pub(super) enum Phase {
     /// It has no session. Its reader gives the receiver back when it is stopped.
-    Warm { stop: oneshot::Sender<()>, reader: JoinHandle<Option<LastingReceiver>> },
+    Warm { stop: oneshot::Sender<()>, reader: Reader },
     /// It was given to a session, which is known from its Assign on.
     Claimed { tenant: TenantId, session: Option<SessionRef> },
     /// It will never be given to a session again.
