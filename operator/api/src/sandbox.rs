@@ -142,7 +142,7 @@ pub mod reason {
     pub mod ready {
         /// True.
         pub const SERVING: &str = "Serving";
-        /// False: the runner hasn't linked yet, or isn't warm yet.
+        /// False: the runner hasn't linked or reported yet, or isn't warm yet.
         pub const LINKING: &str = "Linking";
         /// False: a check of isolation fails; it is in quarantine until that is over.
         pub const ISOLATION_NOT_PROVEN: &str = "IsolationNotProven";

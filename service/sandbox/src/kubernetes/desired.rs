@@ -79,6 +79,9 @@ fn of_runner(inner: &Inner, runner: &Runner, is_listed: bool) -> Vec<Say> {
         Phase::Over { .. } => say(condition_type::READY, false, reason::ready::LINK_LOST, ""),
         Phase::Claimed { .. } if judge::is_open(&verdicts) => unproven(),
         Phase::Claimed { .. } => say(condition_type::READY, true, reason::ready::SERVING, ""),
+        Phase::Warm { .. } if inner.is_early(runner) && !judge::is_open(&verdicts) => {
+            say(condition_type::READY, false, reason::ready::LINKING, "")
+        }
         Phase::Warm { .. } if !judge::is_proven(&verdicts) => unproven(),
         Phase::Warm { .. } if is_listed => say(condition_type::READY, true, reason::ready::SERVING, ""),
         Phase::Warm { .. } => say(condition_type::READY, false, reason::ready::LINKING, ""),

@@ -71,6 +71,11 @@ impl Judge {
         self.ways.keys().filter_map(|(_, address)| *address).filter(|address| !self.late.contains(address))
     }
 
+    /// Whether nothing was reported yet, or where a way leads was not tried yet: both come in a moment.
+    pub(super) fn is_early(&self, listens: impl Fn(SocketAddr) -> Option<bool>) -> bool {
+        !self.has_reported || self.targets().any(|target| listens(target).is_none())
+    }
+
     /// The checks one by one. `listens` is whether something is known to listen at an address.
     pub(super) fn verdicts(
         &self,
@@ -144,7 +149,12 @@ fn of_way(
         (Outcome::Open, Some(_)) => (CheckResult::Failed, at("can be reached")),
         (Outcome::Refused | Outcome::Silent, Some(address)) => match listens(address) {
             Some(true) => (CheckResult::Passed, at("listens and can't be reached")),
-            Some(false) => (CheckResult::Unknown, at("doesn't listen, so that it proves nothing")),
+            Some(false) => (
+                CheckResult::Unknown,
+                at(
+                    "doesn't listen, so that it proves nothing: give another, or accept the check in the pool",
+                ),
+            ),
             None => (CheckResult::Unknown, at("is not known to listen")),
         },
         (Outcome::Limited, Some(_)) | (Outcome::Refused | Outcome::Silent, None) => {

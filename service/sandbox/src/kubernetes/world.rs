@@ -306,6 +306,11 @@ impl Inner {
         runner.judge.verdicts(&self.required_checks, accepted.unwrap_or_default(), listens)
     }
 
+    /// Whether what decides about a runner's isolation is still on its way.
+    pub(super) fn is_early(&self, runner: &Runner) -> bool {
+        runner.judge.is_early(|address| self.listens.get(&address).copied())
+    }
+
     /// Looks at every runner anew: something that concerns all has changed.
     pub(super) fn look_at_all(&mut self) {
         let ids: Vec<_> = self.runners.keys().copied().collect();
