@@ -208,6 +208,9 @@ pub trait SessionStore: Send + Sync {
     /// The number up to which a sandbox's frames are committed; 0 when none.
     async fn acknowledged(&self, sandbox: SandboxId) -> Result<u64, Error>;
 
+    /// Whether a sandbox was used by a session, be it one that is kept no more.
+    async fn is_used(&self, sandbox: SandboxId) -> Result<bool, Error>;
+
     /// A blob's facts.
     async fn blob_info(&self, session: SessionId, id: BlobId) -> Result<Option<BlobInfo>, Error>;
 

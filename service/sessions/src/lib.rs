@@ -9,6 +9,7 @@
 //! What this room does not know: gRPC, tokens, schemas of storage, namespaces and pods.
 
 mod checks;
+mod claim;
 mod commit;
 mod environment;
 mod error;

@@ -2,6 +2,7 @@
 
 mod answers;
 mod found;
+mod opening;
 mod reading;
 mod recover;
 
@@ -20,7 +21,7 @@ use seance_core::ids::{
 use seance_core::machine::{Context, Machine, Refusal};
 use seance_core::program::{CallState, ProgramRecord};
 use seance_core::reasons;
-use seance_core::sandbox::{ClaimRequest, SandboxBackend};
+use seance_core::sandbox::SandboxBackend;
 use seance_core::session::{SessionRecord, SessionState};
 use seance_core::store::{Append, BlobInfo, SessionFilter, SessionStore};
 use seance_core::time::Timestamp;
@@ -28,6 +29,7 @@ use tokio::sync::{mpsc, oneshot, watch};
 use tokio_util::task::TaskTracker;
 
 use found::{Found, over};
+use opening::Created;
 
 use crate::environment::{Environment, SystemEnvironment};
 use crate::error::Error;
@@ -194,38 +196,10 @@ impl Sessions {
             None => None,
         };
         record.catalog = prepared.as_ref().map(|prepared| prepared.digest.clone());
-        let claim = ClaimRequest {
-            tenant: tenant.clone(),
-            engine: request.engine.clone(),
-            memory_bytes: record.limits.memory_bytes,
-            wait: self.inner.config.claim_wait,
-        };
-        let claimed = self.inner.backend.claim(claim).await?;
-        let (sandbox, handle) = (claimed.id, claimed.handle.clone());
-        let mut random = || self.inner.config.environment.random();
-        let mut ctx = Context { now: self.inner.now(), random: &mut random };
-        let mut machine = Machine::open(record, sandbox, &claimed.engine_version, &mut ctx);
-        let step = machine.take_step();
-        let record = machine.record().clone();
-        let first = Append {
-            events: step.events,
-            uses_sandbox: step.uses_sandbox,
-            done: once.done(record.id.to_string()),
-            ..Append::empty(tenant.clone(), record.id, record.epoch)
-        };
-        if let Err(error) = self.inner.store.create(record.clone(), first).await {
-            let unproven =
-                handle.end(seance_core::sandbox::EndReason::Released, record.limits.cleanup()).await;
-            drop(unproven);
-            return Err(error.into());
-        }
-        let (shared, is_ready) = self.spawn(
-            &record,
-            machine,
-            First::Claimed(claimed),
-            prepared.into_iter().collect(),
-            step.committed,
-        );
+        let Created { record, machine, claimed, committed } = self.created(record, &once).await?;
+        let sandbox = claimed.id;
+        let (shared, is_ready) =
+            self.spawn(&record, machine, First::Claimed(claimed), prepared.into_iter().collect(), committed);
         self.until_ready(&shared, is_ready, sandbox).await?;
         self.inner.metrics.open_seconds.observe(began.elapsed().as_secs_f64());
         let record = shared.record.borrow().clone();

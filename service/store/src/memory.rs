@@ -272,6 +272,10 @@ impl SessionStore for MemoryStore {
         Ok(self.state()?.sandboxes.get(&sandbox).map_or(0, |sandbox| sandbox.acknowledged))
     }
 
+    async fn is_used(&self, sandbox: SandboxId) -> Result<bool, Error> {
+        Ok(self.state()?.sandboxes.get(&sandbox).is_some_and(|sandbox| sandbox.used))
+    }
+
     async fn blob_info(&self, session: SessionId, id: BlobId) -> Result<Option<BlobInfo>, Error> {
         let state = self.state()?;
         let blob = state.sessions.get(&session).and_then(|session| session.blobs.get(&id));

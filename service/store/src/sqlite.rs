@@ -213,6 +213,10 @@ impl SessionStore for SqliteStore {
         read::acknowledged(&self.readers, sandbox).await
     }
 
+    async fn is_used(&self, sandbox: SandboxId) -> Result<bool, Error> {
+        read::is_used(&self.readers, sandbox).await
+    }
+
     async fn blob_info(&self, session: SessionId, id: BlobId) -> Result<Option<BlobInfo>, Error> {
         read::blob_info(&self.readers, session, id).await
     }

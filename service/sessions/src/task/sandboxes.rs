@@ -1,6 +1,7 @@
 //! The sandbox of a session: got, taken back after a restart, lost, ended with proof, or left.
 
 use super::*;
+use crate::claim::claim_unused;
 
 impl Task {
     pub(super) fn take_link(&mut self, claimed: Claimed) {
@@ -92,8 +93,8 @@ impl Task {
             memory_bytes: record.limits.memory_bytes,
             wait: self.inner.config.claim_wait,
         };
-        let backend = self.inner.backend.clone();
-        self.claims.spawn(async move { backend.claim(request).await });
+        let (backend, store) = (self.inner.backend.clone(), self.inner.store.clone());
+        self.claims.spawn(claim_unused(backend, store, request, record.limits.cleanup()));
     }
 
     /// The service stops: a local sandbox can't outlive it, the session can. One that can is left as

@@ -68,6 +68,33 @@ async fn a_program_without_a_sandbox_never_started() {
     assert_eq!(world.run(session, "return 3").await.unwrap().value(), Some("3"));
 }
 
+/// Sandbox 9: a sandbox that had a session is never used again, and who asked for one sees nothing of
+/// it: the next is taken, a few times at most.
+#[tokio::test(start_paused = true)]
+async fn a_sandbox_that_was_used_before_ends_and_the_next_is_taken() {
+    let world = World::new().await;
+    let old = world.open().await;
+    let used = world.backend.sandboxes()[0].id;
+    let again = || world.backend.plan(Plan { again: Some(used), ..Plan::good() });
+    again();
+    let opened = world.open_with(|open| open.idle_timeout = Some(ms(100))).await;
+    let [_, refused, taken] = &world.backend.sandboxes()[..] else { panic!("there are three") };
+    assert!(refused.is_proven() && refused.sessions().is_empty(), "it saw nothing of the session");
+    assert_eq!(taken.sessions(), [opened]);
+    // The same where a session needs another.
+    world.until(opened, |kind| matches!(kind, EventKind::SandboxEnded { .. })).await;
+    again();
+    again();
+    assert_eq!(world.run(opened, "return 2").await.unwrap().value(), Some("2"));
+    let assigned =
+        |kind: &EventKind| matches!(kind, EventKind::SandboxAssigned { sandbox } if *sandbox == used);
+    assert!(!world.log(opened).await.iter().any(|event| assigned(&event.kind)), "nor is it in the log");
+    // Where there are only such, it is said.
+    (0..3).for_each(|_| again());
+    assert_eq!(world.try_open(|_| {}).await.unwrap_err().reason(), reasons::SANDBOX_UNAVAILABLE);
+    assert_eq!(world.run(old, "return 3").await.unwrap().value(), Some("3"), "who has it keeps it");
+}
+
 /// An open that gets no sandbox leaves no session.
 #[tokio::test(start_paused = true)]
 async fn an_open_without_a_sandbox_leaves_nothing() {

@@ -134,6 +134,7 @@ fn plan(rng: &mut StdRng) -> Plan {
         error,
         greeting: *[Greeting::Takes, Greeting::Takes, Greeting::Silent, Greeting::Dies].choose(rng).unwrap(),
         end: Some(ms(*[0, 1, 100, 2_000].choose(rng).unwrap())),
+        ..Plan::default()
     }
 }
 

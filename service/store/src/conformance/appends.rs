@@ -114,6 +114,9 @@ pub(crate) async fn a_used_sandbox_is_refused_for_ever(store: &dyn SessionStore)
     check_untouched(store, &other).await;
     // Acknowledging frames of a sandbox does not use it.
     store.append(Append { acknowledges: Some((sandbox_id(2), 1)), ..to(&made) }).await.unwrap();
+    for (sandbox, is_used) in [(1, true), (2, false), (3, false)] {
+        assert_eq!(store.is_used(sandbox_id(sandbox)).await.unwrap(), is_used, "{sandbox}");
+    }
     store.append(Append { uses_sandbox: Some(sandbox_id(2)), ..to(&made) }).await.unwrap();
 }
 

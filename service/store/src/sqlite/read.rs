@@ -135,6 +135,16 @@ pub(super) async fn acknowledged(pool: &SqlitePool, sandbox: SandboxId) -> Resul
     row.map_or(Ok(0), |row| unsigned(&row, 0).map_err(doing))
 }
 
+pub(super) async fn is_used(pool: &SqlitePool, sandbox: SandboxId) -> Result<bool, Error> {
+    let doing = failed_while("reading whether a sandbox was used");
+    let row = sqlx::query("SELECT 1 FROM sandboxes WHERE id = ? AND used")
+        .bind(sandbox.to_string())
+        .fetch_optional(pool)
+        .await
+        .map_err(doing)?;
+    Ok(row.is_some())
+}
+
 pub(super) async fn blob_info(
     pool: &SqlitePool,
     session: SessionId,

@@ -29,6 +29,8 @@ pub struct Plan {
     pub delay: Duration,
     /// Why it fails, if it does.
     pub error: Option<ClaimError>,
+    /// The sandbox is one that there was before, as a runner that lies about itself would be.
+    pub again: Option<SandboxId>,
     /// How the runner takes its session.
     pub greeting: Greeting,
     /// How long the sandbox takes to end; none for as long as the test wants.
@@ -137,7 +139,9 @@ impl SandboxBackend for FakeBackend {
             return Err(error);
         }
         let facts = Arc::new(SandboxFacts {
-            id: SandboxId::mint(self.environment.now(), self.environment.random()),
+            id: plan
+                .again
+                .unwrap_or_else(|| SandboxId::mint(self.environment.now(), self.environment.random())),
             sessions: Mutex::default(),
             end_asked: CancellationToken::new(),
             end_after: plan.end,

@@ -150,6 +150,10 @@ impl SessionStore for FaultStore {
         self.inner.acknowledged(sandbox).await
     }
 
+    async fn is_used(&self, sandbox: SandboxId) -> Result<bool, Error> {
+        self.inner.is_used(sandbox).await
+    }
+
     async fn blob_info(&self, session: SessionId, id: BlobId) -> Result<Option<BlobInfo>, Error> {
         self.inner.blob_info(session, id).await
     }
