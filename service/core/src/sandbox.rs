@@ -1,6 +1,8 @@
 //! The port to sandboxes: get one for a session, talk to its runner, end it, learn why it ended.
 
 use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -92,8 +94,25 @@ impl fmt::Display for EndReason {
     }
 }
 
+/// Where a caller stands in line for a sandbox: 1 is next, 0 is in no line. The backend tells it while
+/// a claim waits, and whoever has a clone can look at any time.
+#[derive(Debug, Clone, Default)]
+pub struct QueuePosition(Arc<AtomicU32>);
+
+impl QueuePosition {
+    /// Where the caller stands now.
+    pub fn get(&self) -> u32 {
+        self.0.load(Ordering::Relaxed)
+    }
+
+    /// Says where the caller stands.
+    pub fn set(&self, position: usize) {
+        self.0.store(u32::try_from(position).unwrap_or(u32::MAX), Ordering::Relaxed);
+    }
+}
+
 /// What a session needs of a sandbox.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone)]
 pub struct ClaimRequest {
     /// Whom it is for.
     pub tenant: TenantId,
@@ -103,6 +122,8 @@ pub struct ClaimRequest {
     pub memory_bytes: u64,
     /// How long the caller waits.
     pub wait: Duration,
+    /// Where it stands in line while it waits.
+    pub position: QueuePosition,
 }
 
 /// Why no sandbox could be had.
@@ -148,7 +169,7 @@ pub enum ClaimError {
         /// What none has.
         message: String,
     },
-    /// One was made for the caller, and something is in its way.
+    /// Something is in the way of what the caller waits for, and will not go away by waiting.
     #[error("a sandbox was asked for and can't start: {message}")]
     Blocked {
         /// What is in the way.
@@ -277,11 +298,11 @@ pub struct Claimed {
     /// The interpreter's version, as the runner said.
     pub engine_version: String,
     /// To its runner.
-    pub sender: std::sync::Arc<dyn LinkSender>,
+    pub sender: Arc<dyn LinkSender>,
     /// From its runner.
     pub receiver: Box<dyn LinkReceiver>,
     /// Its end.
-    pub handle: std::sync::Arc<dyn SandboxHandle>,
+    pub handle: Arc<dyn SandboxHandle>,
 }
 
 impl fmt::Debug for Claimed {
@@ -313,6 +334,9 @@ pub trait SandboxBackend: Send + Sync {
 
     /// Gets a sandbox whose runner is connected and warm. It is not assigned yet: the caller
     /// records the sandbox as used and then sends [`crate::link::ToRunner::Assign`].
+    ///
+    /// While it waits in line the request's position says where; afterwards that is 0. It doesn't wait
+    /// for what will not come in time: see [`ClaimError::Blocked`].
     ///
     /// Cancel-safe: a sandbox that was got for a dropped call is ended.
     async fn claim(&self, request: ClaimRequest) -> Result<Claimed, ClaimError>;

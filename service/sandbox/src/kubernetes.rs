@@ -7,9 +7,11 @@
 //! The API server stands behind two traits, [`Authenticator`] and [`Cluster`]; everything else is the
 //! same in tests and in a cluster.
 
+mod attend;
 mod claimed;
 mod claims;
 mod cluster;
+mod cold;
 mod config;
 mod controls;
 mod desired;
@@ -114,7 +116,8 @@ impl KubernetesBackend {
         });
         tasks.spawn(port.serve(config.clone(), shared));
         tasks.spawn(writer::run(Arc::clone(&world), Arc::clone(&cluster)));
-        tasks.spawn(claims::start_cold(Arc::clone(&world), cluster, config.cold_starts_max));
+        tasks.spawn(attend::run(Arc::clone(&world)));
+        tasks.spawn(cold::start_cold(Arc::clone(&world), cluster, config.cold_starts_max));
         tasks.spawn(controls::run(Arc::clone(&world)));
         let listed = world.wait_for(Instant::now() + LISTED_WITHIN, |inner| {
             (inner.is_listed && inner.are_pools_listed).then_some(())

@@ -198,7 +198,7 @@ impl SandboxBackend for LocalBackend {
             return Err(ClaimError::Unavailable { message, remedy });
         }
         let version = engine.version.clone().unwrap_or_default();
-        let sandbox = self.pool.claim(request.wait, Instant::now()).await?;
+        let sandbox = self.pool.claim(request.wait, &request.position, Instant::now()).await?;
         let limited = sandbox.limit_memory(request.memory_bytes);
         limited.map_err(|error| ClaimError::StartFailed { message: error.to_string() })?;
         Ok(sandbox.into_claimed(version))

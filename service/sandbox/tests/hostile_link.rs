@@ -147,7 +147,7 @@ async fn a_used_pod_is_never_given_to_a_second_session() {
     }
     client.report_closed().await;
     let second = world.backend.claim(request(Duration::from_millis(200))).await;
-    assert!(matches!(second, Err(ClaimError::Exhausted { .. })), "{second:?}");
+    assert!(matches!(second, Err(ClaimError::Queued { position: 1, .. })), "{second:?}");
     drop(claimed);
     world.objects.until("sandbox-1", condition_type::RELEASED, "True", reason::released::SESSION_ENDED).await;
     let ticket = Credential::Ticket(client.ticket.clone());

@@ -6,6 +6,7 @@ mod testee;
 
 use std::time::Duration;
 
+use cluster::client::{Client, Credential, hello};
 use cluster::proxy::Proxy;
 use cluster::{Runner, World, sandbox_id, start, uid};
 use seance_core::ids::{Epoch, ProgramNumber, SessionId, TenantId};
@@ -345,6 +346,119 @@ async fn a_caller_is_told_what_keeps_its_sandbox_from_starting() {
             "{refused:?}"
         );
     }
+}
+
+/// What no try can bring is told at once, also to those who come later (sandbox 22, 31).
+#[tokio::test(flavor = "multi_thread")]
+async fn what_will_never_come_is_told_at_once() {
+    let world = World::new().await;
+    world.add_pool("small", |pool| pool["spec"]["coldStart"] = "Allowed".into()).await;
+    let patient = || ClaimRequest { wait: Duration::from_secs(3600), ..request() };
+    let operator = async {
+        world.objects.until_that(|objects| !objects.names().is_empty()).await;
+        let name = world.objects.names().remove(0);
+        let (type_, why) = (condition_type::STARTED, reason::started::IMAGE_PULL_FAILED);
+        world.objects.say(&name, type_, "False", why, "InvalidImageName: runner:");
+    };
+    let first = async { tokio::join!(world.backend.claim(patient()), operator).0 };
+    let told = tokio::time::timeout(DEADLINE, first).await.expect("long before its time is over");
+    let second = tokio::time::timeout(DEADLINE, world.backend.claim(patient())).await.expect("at once");
+    for claimed in [told, second] {
+        let Err(ClaimError::Blocked { reason, .. }) = claimed else { panic!("{claimed:?}") };
+        assert_eq!(reason.name(), "IMAGE_PULL_FAILED");
+    }
+    assert_eq!(world.objects.names().len(), 1, "no second Sandbox is made for what can't be");
+}
+
+/// Sandbox 22: a quota that three pods fit in. Those three serve, and the others are told by name long
+/// before their time is over.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_quota_serves_those_that_fit_and_tells_the_others_early() {
+    let world = World::new().await;
+    world.add_pool("small", |pool| pool["spec"]["coldStart"] = "Allowed".into()).await;
+    let patient = || ClaimRequest { wait: Duration::from_secs(3600), ..request() };
+    let claims = futures::future::join_all((0..10).map(|_| world.backend.claim(patient())));
+    let operator = async {
+        world.objects.until_that(|objects| objects.names().len() == 10).await;
+        let mut serving = tokio::task::JoinSet::new();
+        for (n, name) in (1..).zip(world.objects.names()) {
+            if n > 3 {
+                let (type_, why) = (condition_type::STARTED, reason::started::QUOTA_EXCEEDED);
+                world.objects.say(&name, type_, "False", why, "exceeded quota: pods=3");
+                continue;
+            }
+            world.objects.change(&name, |sandbox| {
+                sandbox.status.get_or_insert_default().pod_uid = Some(uid(n));
+            });
+            let dialled = Client::dial(&world.files, world.link(), Credential::of_pod(n), hello()).await;
+            serving.spawn(dialled.expect("its pod is known").serve());
+        }
+        serving
+    };
+    let both = async { tokio::join!(claims, operator) };
+    let (claimed, _serving) = tokio::time::timeout(DEADLINE, both).await.expect("nobody waits for its time");
+    let (served, refused): (Vec<_>, Vec<_>) = claimed.into_iter().partition(Result::is_ok);
+    assert_eq!(served.len(), 3, "{refused:?}");
+    for claimed in refused {
+        let Err(ClaimError::Blocked { reason, message }) = claimed else { panic!("it was refused") };
+        assert_eq!((reason.name(), message.as_str()), ("QUOTA_EXCEEDED", "exceeded quota: pods=3"));
+    }
+}
+
+/// Sandbox 22: pods that end as soon as they begin aren't made again and again for one caller.
+#[tokio::test(flavor = "multi_thread")]
+async fn pods_that_end_before_they_serve_are_not_made_without_end() {
+    let world = World::new().await;
+    world.add_pool("small", |pool| pool["spec"]["coldStart"] = "Allowed".into()).await;
+    let claim = world.backend.claim(ClaimRequest { wait: Duration::from_secs(3600), ..request() });
+    let operator = async {
+        for n in 0.. {
+            world.objects.until_that(|objects| objects.names().len() > n).await;
+            for name in world.objects.names() {
+                if world.objects.get(&name).is_some_and(|sandbox| sandbox.status.is_none()) {
+                    world.objects.finish(&name, reason::finished::RUNNER_FAILED, "it ended with status 1");
+                }
+            }
+        }
+    };
+    let told = async {
+        tokio::select! {
+            claimed = claim => claimed,
+            () = operator => unreachable!("it makes pods end for as long as some are made"),
+        }
+    };
+    let told = tokio::time::timeout(DEADLINE, told).await.expect("long before its time is over");
+    let Err(ClaimError::StartFailed { message }) = told else { panic!("{told:?}") };
+    assert!(message.contains("status 1"), "{message}");
+    assert_eq!(world.objects.names().len(), 3);
+}
+
+/// Sandbox 7: everybody in line knows the place, which is fair between tenants and moves.
+#[tokio::test(flavor = "multi_thread")]
+async fn those_in_line_are_told_their_place_as_it_moves() {
+    let world = World::new().await;
+    world.add_pool("small", |_| {}).await;
+    let waiting = |tenant: &str| {
+        let tenant = tenant.parse().expect("a tenant");
+        let request = ClaimRequest { tenant, position: Default::default(), ..request() };
+        (request.position.clone(), Box::pin(world.backend.claim(request)))
+    };
+    // Each joins when it is first looked at.
+    let (a1, claim_a1) = waiting("a");
+    let (a2, mut claim_a2) = waiting("a");
+    let (b1, mut claim_b1) = waiting("b");
+    let mut claim_a1 = Some(claim_a1);
+    assert!(futures::poll!(claim_a1.as_mut().expect("it is there")).is_pending());
+    assert!(futures::poll!(&mut claim_a2).is_pending());
+    assert_eq!((a1.get(), a2.get(), b1.get()), (1, 2, 0));
+    assert!(futures::poll!(&mut claim_b1).is_pending());
+    testee::eventually(|| (a1.get(), b1.get(), a2.get()) == (1, 2, 3)).await;
+    drop(claim_a1);
+    testee::eventually(|| (a1.get(), b1.get(), a2.get()) == (0, 1, 2)).await;
+    let _runner = world.pod(1, "small", world.link());
+    let claimed = tokio::time::timeout(DEADLINE, claim_b1).await.expect("in time");
+    assert_eq!(Some(claimed.expect("it is next").id), sandbox_id(&uid(1)));
+    testee::eventually(|| (b1.get(), a2.get()) == (0, 1)).await;
 }
 
 /// Something listens where the runner must not get: the pod never serves while it does get there.

@@ -156,10 +156,24 @@ async fn claims_over_the_maximum_wait_for_a_place(confinement: Confinement) {
     let short = ClaimRequest { wait: Duration::from_millis(20), ..request() };
     let refused = backend.claim(short.clone()).await.unwrap_err();
     assert_eq!(refused, ClaimError::Exhausted { waited: short.wait });
+    let (first, second) = (request(), request());
+    let places = [first.position.clone(), second.position.clone()];
+    let told = || [places[0].get(), places[1].get()];
+    assert!(futures::poll!(std::pin::pin!(backend.claim(first.clone()))).is_pending());
+    assert_eq!(told(), [0, 0], "one that has gone is in no line");
+    let mut claims = [Box::pin(backend.claim(first)), Box::pin(backend.claim(second))];
+    for claim in &mut claims {
+        assert!(futures::poll!(claim).is_pending());
+    }
+    assert_eq!(told(), [1, 2]);
+    let [first, second] = claims;
+    drop(first);
+    assert_eq!(told(), [0, 1]);
     let freed = guests.pop().expect("there are four");
     let end = async { freed.claimed.handle.end(EndReason::Released, DEADLINE).await };
-    let (next, end) = tokio::join!(Guest::new(&backend), end);
+    let (next, end) = tokio::join!(second, end);
     end.unwrap();
+    assert_eq!(told(), [0, 0]);
     drop(next);
     stop(&backend).await;
 }

@@ -128,6 +128,12 @@ impl Error {
             Error::ControlActive { session, .. } | Error::CleanupUnproven { session, .. } => {
                 vec![("session_id", session.to_string())]
             }
+            Error::Sandbox(ClaimError::Queued { position, .. }) => {
+                vec![("queue_position", position.to_string())]
+            }
+            Error::Sandbox(ClaimError::QueueFull { n_waiting }) => {
+                vec![("n_waiting", n_waiting.to_string())]
+            }
             Error::Invalid { field, .. } if !field.is_empty() => vec![("field", (*field).to_owned())],
             _ => Vec::new(),
         }
@@ -140,6 +146,8 @@ impl Error {
                 ClaimError::Exhausted { .. } | ClaimError::Queued { .. } | ClaimError::QueueFull { .. },
             )
             | Error::TooMany { .. } => Some(Duration::from_secs(1)),
+            // It stands until people or other sessions' ends change it.
+            Error::Sandbox(ClaimError::Blocked { .. }) => Some(Duration::from_secs(10)),
             Error::ControlActive { .. } => Some(Duration::from_millis(100)),
             _ => None,
         }

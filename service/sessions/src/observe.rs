@@ -25,6 +25,8 @@ pub const OUTPUT_TOKENS_DEFAULT: u64 = 10_000;
 pub const OUTPUT_TOKENS_MAX: u64 = 1_048_576;
 /// Silence after which a heartbeat is sent.
 const HEARTBEAT: Duration = Duration::from_secs(10);
+/// How often a queued program's place in line is looked at; each change is told at once then.
+const POSITION_INTERVAL: Duration = Duration::from_millis(500);
 /// How long the session's task is waited for when a window is over. It is late where the store is
 /// away or the runner doesn't read; the window ends all the same (A23).
 const SNAPSHOT_WAIT: Duration = Duration::from_millis(250);
@@ -94,7 +96,7 @@ pub enum Observed {
         /// The bytes.
         data: Bytes,
     },
-    /// Nothing happened for a while.
+    /// Nothing happened for a while, or the place in line is another.
     Heartbeat {
         /// Where a queued program stands in line; 0 when in none.
         queue_position: u32,
@@ -119,6 +121,12 @@ pub struct Observer {
     /// cursor, so that asking again for nothing new leaves nothing.
     up_to: EventSeq,
     look_for_pending: bool,
+    /// The program may be in line for a sandbox.
+    pub(crate) is_queued: bool,
+    /// The place in line that was told last.
+    told_position: u32,
+    /// Since when nothing was told.
+    quiet_since: Option<Instant>,
     /// The program where the window ended: what was committed before belongs to the observation.
     end: Option<Snapshot>,
     is_over: bool,
@@ -149,6 +157,9 @@ impl Observer {
             last_seen,
             up_to: last_seen,
             look_for_pending: options.return_on_pending_call,
+            is_queued: true,
+            told_position: 0,
+            quiet_since: None,
             end: None,
             is_over: false,
             _control: control,
@@ -172,6 +183,7 @@ impl Observer {
             return None;
         }
         let message = self.message().await;
+        self.quiet_since = None;
         self.is_over = matches!(message, Err(_) | Ok(Observed::Done(_)));
         Some(message)
     }
@@ -196,15 +208,32 @@ impl Observer {
             if !self.buffer.is_empty() || self.end.is_some() || self.window_is_over() {
                 continue;
             }
+            let heartbeat_at = *self.quiet_since.get_or_insert_with(Instant::now) + HEARTBEAT;
             tokio::select! {
                 biased;
                 more = self.reader.wait() => if !more {
                     return Err(Error::Stopping);
                 },
                 () = tokio::time::sleep_until(self.ends_at) => {}
-                () = tokio::time::sleep(HEARTBEAT) => return Ok(Observed::Heartbeat { queue_position: 0 }),
+                () = tokio::time::sleep_until(heartbeat_at) => return Ok(self.heartbeat()),
+                () = tokio::time::sleep(POSITION_INTERVAL), if self.is_queued => {
+                    if self.position() != self.told_position {
+                        return Ok(self.heartbeat());
+                    }
+                }
             }
         }
+    }
+
+    /// Where the program stands in line now. A session has one program in line, the active one, and
+    /// others have ended.
+    fn position(&self) -> u32 {
+        self.shared.as_ref().map_or(0, |shared| shared.queue_position.get())
+    }
+
+    fn heartbeat(&mut self) -> Observed {
+        self.told_position = self.position();
+        Observed::Heartbeat { queue_position: self.told_position }
     }
 
     fn window_is_over(&self) -> bool {
@@ -220,6 +249,10 @@ impl Observer {
             self.up_to = event.seq;
         }
         match &event.kind {
+            EventKind::ProgramStarted { .. } => {
+                self.is_queued = false;
+                Ok(None)
+            }
             EventKind::Output { source, data, separated } => {
                 self.output.push(*separated, data);
                 let data = if *separated { with_separator(data) } else { data.clone() };
@@ -303,7 +336,12 @@ impl Observer {
             let sent = shared.commands.try_send(Command::Observed { program, up_to });
             drop(sent);
         }
-        self.observation(Status::StillWorking, end.program, end.pending)
+        let queue_position = match end.program.state {
+            ProgramState::Queued => self.position(),
+            _ => 0,
+        };
+        let observation = self.observation(Status::StillWorking, end.program, end.pending);
+        Observation { queue_position, ..observation }
     }
 
     fn observation(

@@ -19,7 +19,7 @@ use seance_core::ids::{
     BlobId, CallId, CatalogDigest, EventSeq, ProgramNumber, SandboxId, SessionId, TenantId,
 };
 use seance_core::machine::{Context, Machine, Refusal};
-use seance_core::program::{CallState, ProgramRecord};
+use seance_core::program::{CallState, ProgramRecord, ProgramState};
 use seance_core::reasons;
 use seance_core::sandbox::SandboxBackend;
 use seance_core::session::{SessionRecord, SessionState};
@@ -337,7 +337,9 @@ impl Sessions {
             false => next,
         };
         let reader = Reader::new(session, next, tail, self.inner.store.clone());
-        Ok(Observer::new(session, program, shared, reader, options, control))
+        let mut observer = Observer::new(session, program, shared, reader, options, control);
+        observer.is_queued = known.state == ProgramState::Queued;
+        Ok(observer)
     }
 
     /// Ends a program and gives its last observation. One that ended by itself before is told as it

@@ -7,6 +7,7 @@ use seance_core::event::Event;
 use seance_core::ids::{EventSeq, ProgramNumber, SessionId, TenantId};
 use seance_core::machine::Execute;
 use seance_core::program::{CallRecord, ProgramRecord};
+use seance_core::sandbox::QueuePosition;
 use seance_core::session::SessionRecord;
 use seance_core::store::DoneRequest;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot, watch};
@@ -101,6 +102,8 @@ pub(crate) struct Shared {
     /// The newest program of which a caller was told how it ended. The end of a program that an
     /// earlier start of the service ran is news.
     told: AtomicU64,
+    /// Where the session stands in line for a sandbox.
+    pub(crate) queue_position: QueuePosition,
     control: Arc<Semaphore>,
 }
 
@@ -114,6 +117,7 @@ impl Shared {
             record: watch::Sender::new(Arc::new(record.clone())),
             observed: Mutex::new(record.observed),
             told: AtomicU64::new(record.active_program.map_or(record.last_program, |active| active.0 - 1)),
+            queue_position: QueuePosition::default(),
             control: Arc::new(Semaphore::new(1)),
         }
     }

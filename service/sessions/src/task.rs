@@ -236,8 +236,8 @@ impl Task {
             Input::Answered(answered) => self.answered(answered).await,
             Input::Claimed(Ok(claimed)) => self.claimed(claimed),
             Input::Claimed(Err(error)) => {
-                let message = error.to_string();
-                self.input(|machine, ctx| machine.claim_failed(ctx, &message));
+                let (reason, message) = (no_sandbox(&error), error.to_string());
+                self.input(|machine, ctx| machine.claim_failed(ctx, reason, &message));
             }
             Input::TakenBack(sandbox, result) => self.taken_back(sandbox, result),
             Input::Ended(sandbox, proof) => self.ended(sandbox, proof),
@@ -507,6 +507,20 @@ async fn sleep(until: Option<tokio::time::Instant>) {
     match until {
         Some(at) => tokio::time::sleep_until(at).await,
         None => std::future::pending().await,
+    }
+}
+
+/// The reason of a program that got no sandbox: what is in the way, where that is known by name.
+fn no_sandbox(error: &ClaimError) -> &'static str {
+    match error {
+        ClaimError::Blocked { reason, .. } => reason.name(),
+        ClaimError::NoPool { .. } => reasons::NO_POOL,
+        ClaimError::Unavailable { .. }
+        | ClaimError::Exhausted { .. }
+        | ClaimError::StartFailed { .. }
+        | ClaimError::Queued { .. }
+        | ClaimError::QueueFull { .. }
+        | ClaimError::Stopping => reasons::NO_SANDBOX,
     }
 }
 

@@ -40,7 +40,7 @@ const WALLS: &[Wall] = &[
         uses: &["seance-core", "seance-engines", "seance-broker"],
         tests_use: &["seance-store"],
     },
-    Wall { name: "seance-server", uses: SERVICE, tests_use: &["seance-runner"] },
+    Wall { name: "seance-server", uses: SERVICE, tests_use: &["seance-runner", "seance-operator-api"] },
     // It picks the backend and hands it to the server, and its bench measures rooms on their own.
     Wall {
         name: "seance-cli",

@@ -381,9 +381,14 @@ impl Machine {
         self.event(ctx, Some(number), EventKind::ProgramEnded(Box::new(record)));
     }
 
-    pub(super) fn program_without_sandbox(&mut self, ctx: &mut Context<'_>, message: &str) {
+    pub(super) fn program_without_sandbox(
+        &mut self,
+        ctx: &mut Context<'_>,
+        reason: &'static str,
+        message: &str,
+    ) {
         if self.active.is_some() {
-            self.end_program(ctx, Ending::not_started(reasons::NO_SANDBOX, message), Measured::default());
+            self.end_program(ctx, Ending::not_started(reason, message), Measured::default());
         }
     }
 

@@ -61,11 +61,11 @@ impl Machine {
         self.step.committed.push(Action::Send(ToRunner::Assign { session, engine, deadline: None }));
     }
 
-    /// No sandbox could be got.
-    pub fn claim_failed(&mut self, ctx: &mut Context<'_>, message: &str) {
+    /// No sandbox could be got. `reason` is what the program ends with: a status reason of the table.
+    pub fn claim_failed(&mut self, ctx: &mut Context<'_>, reason: &'static str, message: &str) {
         if self.sandbox == Sandbox::Claiming {
             self.sandbox = Sandbox::None;
-            self.program_without_sandbox(ctx, message);
+            self.program_without_sandbox(ctx, reason, message);
         }
     }
 

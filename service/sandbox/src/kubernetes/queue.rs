@@ -89,6 +89,30 @@ impl Queue {
         Some(self.waiters.iter().filter(is_before).count() + 1)
     }
 
+    /// Where all callers stand, in order, and the pools that each waits for.
+    pub(super) fn positions(&self) -> Vec<(Place, usize, &[String])> {
+        let mut in_order: Vec<&Waiter> = self.waiters.iter().collect();
+        in_order.sort_unstable_by_key(|waiter| (waiter.turn, waiter.place));
+        // Few lists of pools are asked for by many callers.
+        let mut before: Vec<(&[String], usize)> = Vec::new();
+        let mut positions = Vec::with_capacity(in_order.len());
+        for waiter in in_order {
+            let pools = waiter.pools.as_slice();
+            let ahead = before.iter().filter(|(other, _)| other.iter().any(|pool| pools.contains(pool)));
+            positions.push((waiter.place, ahead.map(|(_, n)| n).sum::<usize>() + 1, pools));
+            match before.iter_mut().find(|(other, _)| *other == pools) {
+                Some((_, n)) => *n += 1,
+                None => before.push((pools, 1)),
+            }
+        }
+        positions
+    }
+
+    /// Whether nobody is in line.
+    pub(super) fn is_empty(&self) -> bool {
+        self.waiters.is_empty()
+    }
+
     /// How many callers want this pool most.
     pub(super) fn n_first_choice(&self, pool: &str) -> usize {
         self.waiters.iter().filter(|waiter| waiter.pools.first().is_some_and(|first| first == pool)).count()
@@ -126,6 +150,7 @@ mod tests {
         assert_eq!(queue.position(a3), Some(6));
         let served: Vec<_> = std::iter::from_fn(|| queue.next("p")).collect();
         assert_eq!(served, [a1, b1, c1, a2, b2, a3]);
+        assert!(queue.is_empty());
     }
 
     #[test]
@@ -169,6 +194,23 @@ mod tests {
     }
 
     proptest! {
+        /// All at once or one by one, everybody is told the same place.
+        #[test]
+        fn positions_are_the_same_however_they_are_asked_for(
+            joins in prop::collection::vec((0usize..3, 1usize..8), 0..40),
+        ) {
+            let mut queue = Queue::new(100, 100);
+            for (who, wanted) in joins {
+                let pools: Vec<_> =
+                    ["p", "q", "r"].into_iter().enumerate().filter(|(n, _)| wanted & (1 << n) != 0).collect();
+                let pools: Vec<_> = pools.into_iter().map(|(_, pool)| pool).collect();
+                join(&mut queue, ["a", "b", "c"][who], &pools);
+            }
+            for (place, position, _) in queue.positions() {
+                prop_assert_eq!(queue.position(place), Some(position));
+            }
+        }
+
         /// While two tenants both wait, neither is served twice more than the other, and each in order.
         #[test]
         fn nobody_is_served_twice_in_a_row_before_another(joins in prop::collection::vec(0usize..4, 1..60)) {

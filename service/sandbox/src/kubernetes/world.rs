@@ -10,13 +10,14 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use seance_core::ids::{SandboxId, TenantId};
-use seance_core::sandbox::{BlockReason, EndReason, SandboxEnd};
+use seance_core::sandbox::{ClaimError, EndReason, QueuePosition, SandboxEnd};
 use seance_operator_api::pool::{CheckName, SandboxPool};
 use seance_operator_api::sandbox::{Desired, SessionRef, condition_type, reason};
 use seance_operator_api::{Sandbox, is_true};
 use tokio::sync::{Notify, oneshot, watch};
 use tokio::time::Instant;
 
+use super::attend::EarlyEnds;
 use super::claimed::Reader;
 use super::cluster::Change;
 use super::doubts::Doubts;
@@ -51,21 +52,34 @@ pub(super) struct Inner {
     pub(super) runners: HashMap<SandboxId, Runner>,
     warm: BTreeMap<String, VecDeque<SandboxId>>,
     pub(super) queue: Queue,
-    pub(super) waiting: HashMap<Place, oneshot::Sender<SandboxId>>,
+    pub(super) waiting: HashMap<Place, Waiting>,
     /// Sandboxes whose written state may not be what it should be.
     pub(super) dirty: BTreeSet<String>,
     /// Whether something listens at a target, as the service itself found.
     pub(super) listens: HashMap<SocketAddr, bool>,
     /// The engines' versions, as runners of each pool said last.
     pub(super) versions: HashMap<(String, String), String>,
-    /// Why Sandboxes of a pool could not be made, when it was tried last.
-    pub(super) create_errors: HashMap<String, (BlockReason, String)>,
+    /// Why Sandboxes of a pool can't be made, and since when.
+    pub(super) create_errors: HashMap<String, (ClaimError, Instant)>,
+    /// What keeps a Sandbox from starting, by its reason, and since when.
+    pub(super) blocked_since: HashMap<String, (String, Instant)>,
+    /// Pods that ended before they could serve, by pool.
+    pub(super) early_ends: HashMap<String, EarlyEnds>,
     required_checks: Vec<CheckName>,
     doubts: Doubts,
     pub(super) started: Instant,
     pub(super) is_listed: bool,
     pub(super) are_pools_listed: bool,
     pub(super) is_stopping: bool,
+}
+
+/// What a caller in line gets: a runner, or why it waits for nothing.
+pub(super) type Grant = Result<SandboxId, ClaimError>;
+
+/// A caller in line.
+pub(super) struct Waiting {
+    pub(super) grant: oneshot::Sender<Grant>,
+    pub(super) position: QueuePosition,
 }
 
 /// A runner that was connected once, or is waited for.
@@ -78,8 +92,6 @@ pub(super) struct Runner {
     pub(super) judge: Judge,
     /// When it reported its isolation last; when it was taken, before that.
     pub(super) reported: Instant,
-    /// It was found, while it had no session, that a way out of it is open.
-    pub(super) is_open: bool,
     pub(super) phase: Phase,
     /// Tickets below this are refused: a newer one has arrived.
     pub(super) generation_min: u64,
@@ -88,6 +100,8 @@ pub(super) struct Runner {
     pub(super) n_stream: u64,
     /// The most memory that it said the sandbox has used, in bytes; 0 where it didn't.
     pub(super) memory_peak_bytes: u64,
+    /// Since when a way out of it is open that has to be closed, while it has no session.
+    pub(super) open_since: Option<Instant>,
     /// It is on its way to a caller that waited.
     pub(super) is_promised: bool,
     pub(super) said_goodbye: bool,
@@ -119,6 +133,8 @@ impl World {
             listens: HashMap::new(),
             versions: HashMap::new(),
             create_errors: HashMap::new(),
+            blocked_since: HashMap::new(),
+            early_ends: HashMap::new(),
             required_checks: config.required_checks.clone(),
             doubts: Doubts::default(),
             started: Instant::now(),
@@ -229,6 +245,8 @@ impl Inner {
     fn pool_gone(&mut self, name: &str) {
         self.pools.remove(name);
         self.doubts.forget(name);
+        self.create_errors.remove(name);
+        self.early_ends.remove(name);
     }
 
     fn sandbox_changed(&mut self, sandbox: Sandbox) {
@@ -243,6 +261,7 @@ impl Inner {
             self.by_pod.remove(&old);
         }
         self.dirty.insert(name.clone());
+        self.note_start(&name, old.as_ref());
         let Some(pod) = pod else { return };
         self.by_pod.insert(pod, name.clone());
         let Some(runner) = self.runners.get_mut(&pod) else { return };
@@ -261,6 +280,7 @@ impl Inner {
 
     fn sandbox_gone(&mut self, name: &str) {
         self.dirty.remove(name);
+        self.blocked_since.remove(name);
         let Some(sandbox) = self.sandboxes.remove(name) else { return };
         let Some(pod) = pod_of(&sandbox) else { return };
         self.by_pod.remove(&pod);
@@ -326,10 +346,11 @@ impl Inner {
         let verdicts = self.verdicts(runner);
         let (name, pool) = (runner.sandbox.clone(), runner.pool.clone());
         self.dirty.insert(name);
+        let is_open = judge::is_open(&verdicts);
         match runner.phase {
             Phase::Warm { .. } if runner.is_promised => {}
             Phase::Warm { .. } => {
-                let (is_open, was_open) = (judge::is_open(&verdicts), runner.is_open);
+                let was_open_since = runner.open_since;
                 let may_serve = judge::is_proven(&verdicts)
                     && !self.doubts.cover(&pool, runner.reported)
                     && runner.link.is_connected()
@@ -337,20 +358,21 @@ impl Inner {
                     && self.bars(id).is_none();
                 let is_listed = self.warm.get(&pool).is_some_and(|listed| listed.contains(&id));
                 if may_serve && !is_listed {
+                    self.early_ends.remove(&pool);
                     self.warm.entry(pool.clone()).or_default().push_back(id);
                     self.grant(&pool);
                 } else if !may_serve && is_listed {
                     self.unlist(id);
                 }
-                if is_open && !was_open {
+                if is_open && was_open_since.is_none() {
                     self.doubts.begin(&pool, Instant::now());
                     self.warm.remove(&pool);
                 }
                 if let Some(runner) = self.runners.get_mut(&id) {
-                    runner.is_open = is_open;
+                    runner.open_since = is_open.then(|| was_open_since.unwrap_or_else(Instant::now));
                 }
             }
-            Phase::Claimed { .. } if judge::is_open(&verdicts) => {
+            Phase::Claimed { .. } if is_open => {
                 let detail = judge::unproven(&verdicts);
                 let link = Arc::clone(&runner.link);
                 link.shut_down();
@@ -367,7 +389,7 @@ impl Inner {
             let Some(id) = self.take_warm(pool) else { return };
             let waiting = self.queue.next(pool).and_then(|place| self.waiting.remove(&place));
             // One that doesn't wait any more leaves the runner for the next.
-            let is_taken = waiting.is_some_and(|waiting| waiting.send(id).is_ok());
+            let is_taken = waiting.is_some_and(|waiting| waiting.grant.send(Ok(id)).is_ok());
             if let Some(runner) = self.runners.get_mut(&id) {
                 runner.is_promised = is_taken;
             }

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, SystemTime};
 
 use seance_core::ids::SandboxId;
-use seance_core::sandbox::{ClaimError, EndReason, SandboxEnd};
+use seance_core::sandbox::{ClaimError, EndReason, QueuePosition, SandboxEnd};
 use seance_core::time::Timestamp;
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, oneshot};
 use tokio::time::{Instant, timeout, timeout_at};
@@ -40,9 +40,53 @@ pub(super) struct Pool {
     /// A warm one was added.
     added: Notify,
     list: Arc<Mutex<HashMap<SandboxId, Arc<Shared>>>>,
+    line: Mutex<Line>,
     tasks: TaskTracker,
     is_stopping: AtomicBool,
     stopping: Notify,
+}
+
+/// Callers that wait, in the order in which they came.
+#[derive(Default)]
+struct Line {
+    n_joined: u64,
+    waiting: VecDeque<(u64, QueuePosition)>,
+}
+
+impl Line {
+    fn tell(&self) {
+        for (n_before, (_, position)) in self.waiting.iter().enumerate() {
+            position.set(n_before + 1);
+        }
+    }
+}
+
+/// A caller that waits, until this is dropped.
+struct InLine<'a> {
+    line: &'a Mutex<Line>,
+    number: u64,
+}
+
+impl<'a> InLine<'a> {
+    fn join(line: &'a Mutex<Line>, position: &QueuePosition) -> Self {
+        let mut inner = lock(line);
+        inner.n_joined += 1;
+        let number = inner.n_joined;
+        inner.waiting.push_back((number, position.clone()));
+        inner.tell();
+        Self { line, number }
+    }
+}
+
+impl Drop for InLine<'_> {
+    fn drop(&mut self) {
+        let mut inner = lock(self.line);
+        let Some(at) = inner.waiting.iter().position(|(number, _)| *number == self.number) else { return };
+        if let Some((_, position)) = inner.waiting.remove(at) {
+            position.set(0);
+        }
+        inner.tell();
+    }
 }
 
 /// Where a sandbox is listed for as long as it exists.
@@ -87,6 +131,7 @@ impl Pool {
             taken: Notify::new(),
             added: Notify::new(),
             list: Arc::default(),
+            line: Mutex::default(),
             tasks: TaskTracker::new(),
             is_stopping: AtomicBool::new(false),
             stopping: Notify::new(),
@@ -128,8 +173,14 @@ impl Pool {
     }
 
     /// Takes a warm sandbox off the list, or starts one, or waits until one can be had.
-    pub(super) async fn claim(self: &Arc<Self>, wait: Duration, now: Instant) -> Result<Sandbox, ClaimError> {
+    pub(super) async fn claim(
+        self: &Arc<Self>,
+        wait: Duration,
+        position: &QueuePosition,
+        now: Instant,
+    ) -> Result<Sandbox, ClaimError> {
         let deadline = now + wait;
+        let mut in_line = None;
         loop {
             let added = self.added.notified();
             let mut added = std::pin::pin!(added);
@@ -140,10 +191,14 @@ impl Pool {
             if let Some(sandbox) = self.take_ready() {
                 return Ok(sandbox);
             }
+            if self.places.available_permits() == 0 && in_line.is_none() {
+                in_line = Some(InLine::join(&self.line, position));
+            }
             tokio::select! {
                 biased;
                 place = Arc::clone(&self.places).acquire_owned() => {
                     let place = place.map_err(|_| ClaimError::Stopping)?;
+                    drop(in_line);
                     return self.start_for(place, deadline, wait).await;
                 }
                 () = added => {}

@@ -3,8 +3,9 @@
 use std::net::SocketAddr;
 
 use seance_proto::link::v1alpha1::{
-    AttachRequest, AttachResponse, Engine, Hello, IsolationCheck, IsolationOutcome, IsolationReport,
-    attach_request::Frame, attach_response, link_client::LinkClient,
+    Assigned, AttachRequest, AttachResponse, Engine, Hello, HostEnd, IsolationCheck, IsolationOutcome,
+    IsolationReport, ProgramEnded, ProgramStarted, attach_request::Frame, attach_response,
+    link_client::LinkClient,
 };
 use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
@@ -82,6 +83,33 @@ impl Client {
         let (name, address) = (name.to_owned(), address.to_owned());
         let checks = vec![IsolationCheck { name, address, outcome: outcome.into() }];
         self.send(Frame::IsolationReport(IsolationReport { checks, memory_peak_bytes: 77 })).await;
+    }
+
+    /// Takes a session and runs its programs, each of which has the value 42, until the stream ends.
+    pub async fn serve(mut self) {
+        self.report_closed().await;
+        loop {
+            let message = self.incoming.message().await.ok().flatten();
+            match message.and_then(|message| message.frame) {
+                Some(attach_response::Frame::Assign(assign)) => {
+                    self.send(Frame::Assigned(Assigned { session_id: assign.session_id })).await;
+                }
+                Some(attach_response::Frame::Execute(run)) => {
+                    let program = run.program;
+                    let engine_version = "9".to_owned();
+                    self.numbered(Frame::ProgramStarted(ProgramStarted { program, engine_version })).await;
+                    let report = seance_proto::host::v1alpha1::Ended {
+                        value_json: Some("42".to_owned()),
+                        ..Default::default()
+                    };
+                    let end = HostEnd::Reported.into();
+                    let ended = ProgramEnded { program, end, report: Some(report), ..Default::default() };
+                    self.numbered(Frame::ProgramEnded(ended)).await;
+                }
+                Some(_) => {}
+                None => return,
+            }
+        }
     }
 
     /// The next frame, or nothing when the stream has ended.

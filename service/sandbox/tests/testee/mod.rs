@@ -75,6 +75,7 @@ pub fn request() -> ClaimRequest {
         engine: "javascript".to_owned(),
         memory_bytes: 64 << 20,
         wait: Duration::from_secs(5),
+        position: Default::default(),
     }
 }
 

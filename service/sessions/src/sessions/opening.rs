@@ -1,7 +1,7 @@
 //! The beginning of a session: a sandbox, and the one commit that makes the session and uses it.
 
 use seance_core::machine::Action;
-use seance_core::sandbox::{ClaimRequest, Claimed, EndReason};
+use seance_core::sandbox::{ClaimRequest, Claimed, EndReason, QueuePosition};
 use seance_core::store;
 use tokio::time::Instant;
 
@@ -30,6 +30,7 @@ impl Sessions {
                 engine: record.engine.clone(),
                 memory_bytes: record.limits.memory_bytes,
                 wait: deadline - Instant::now(),
+                position: QueuePosition::default(),
             };
             let claimed = self.inner.backend.claim(claim).await?;
             let mut random = || self.inner.config.environment.random();

@@ -92,6 +92,7 @@ impl Task {
             engine: record.engine.clone(),
             memory_bytes: record.limits.memory_bytes,
             wait: self.inner.config.claim_wait,
+            position: self.shared.queue_position.clone(),
         };
         let (backend, store) = (self.inner.backend.clone(), self.inner.store.clone());
         self.claims.spawn(claim_unused(backend, store, request, record.limits.cleanup()));

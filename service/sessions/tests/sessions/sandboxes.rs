@@ -3,8 +3,9 @@
 use seance_core::event::EventKind;
 use seance_core::program::ProgramState;
 use seance_core::reasons;
-use seance_core::sandbox::{ClaimError, EndReason};
+use seance_core::sandbox::{BlockReason, ClaimError, EndReason};
 use seance_core::session::SessionState;
+use seance_sessions::Observed;
 
 use crate::support::backend::Plan;
 use crate::support::runner::Greeting;
@@ -68,6 +69,20 @@ async fn a_program_without_a_sandbox_never_started() {
     assert_eq!(world.run(session, "return 3").await.unwrap().value(), Some("3"));
 }
 
+/// What is in the way of a program's sandbox is the program's reason (sandbox 22).
+#[tokio::test(start_paused = true)]
+async fn a_program_says_what_was_in_the_way_of_its_sandbox() {
+    let world = World::new().await;
+    let session = world.open_with(|open| open.idle_timeout = Some(ms(100))).await;
+    world.until(session, |kind| matches!(kind, EventKind::SandboxEnded { .. })).await;
+    let (reason, message) = (BlockReason::QuotaExceeded, "pods=3".to_owned());
+    world.backend.plan(Plan { error: Some(ClaimError::Blocked { reason, message }), ..Plan::good() });
+    let error = world.run(session, "return 1").await.unwrap_err();
+    assert_eq!(error.reason(), reasons::QUOTA_EXCEEDED);
+    let program = world.program(session, 1).await;
+    assert_eq!((program.state, program.reason.as_str()), (ProgramState::NotStarted, "QUOTA_EXCEEDED"));
+}
+
 /// Sandbox 9: a sandbox that had a session is never used again, and who asked for one sees nothing of
 /// it: the next is taken, a few times at most.
 #[tokio::test(start_paused = true)]
@@ -93,6 +108,40 @@ async fn a_sandbox_that_was_used_before_ends_and_the_next_is_taken() {
     (0..3).for_each(|_| again());
     assert_eq!(world.try_open(|_| {}).await.unwrap_err().reason(), reasons::SANDBOX_UNAVAILABLE);
     assert_eq!(world.run(old, "return 3").await.unwrap().value(), Some("3"), "who has it keeps it");
+}
+
+/// Sandbox 7: a queued program tells its place in line when it gets one and when that is another, and
+/// none once it runs.
+#[tokio::test(start_paused = true)]
+async fn a_queued_program_tells_its_place_in_line() {
+    let world = World::new().await;
+    let session = world.open_with(|open| open.idle_timeout = Some(ms(100))).await;
+    world.until(session, |kind| matches!(kind, EventKind::SandboxEnded { .. })).await;
+    world.backend.plan(Plan { delay: ms(25_000), position: 4, ..Plan::good() });
+    let mut observer = world.execute(session, "sleep 15000; return 1").await.unwrap();
+    let (mut told, mut last) = (Vec::new(), None);
+    while let Some(message) = observer.next().await {
+        match message.unwrap() {
+            Observed::Heartbeat { queue_position } => told.push(queue_position),
+            Observed::Done(observation) => last = Some(observation),
+            Observed::Output { .. } => {}
+        }
+    }
+    assert_eq!(told, [4, 4, 4, 0], "at once, and then in every 10 s of silence");
+    assert_eq!(last.unwrap().queue_position, 0);
+}
+
+/// The place is in the observation of a window that ends before the program has begun.
+#[tokio::test(start_paused = true)]
+async fn an_observation_of_a_queued_program_has_its_place_in_line() {
+    let world = World::new().await;
+    let session = world.open_with(|open| open.idle_timeout = Some(ms(100))).await;
+    world.until(session, |kind| matches!(kind, EventKind::SandboxEnded { .. })).await;
+    world.backend.plan(Plan { delay: ms(5_000), position: 2, ..Plan::good() });
+    let queued = world.run_for(session, "return 1", 1_000).await.unwrap();
+    assert_eq!((queued.state(), queued.observation.queue_position), (ProgramState::Queued, 2));
+    let done = world.wait(session).await.unwrap();
+    assert_eq!((done.value(), done.observation.queue_position), (Some("1"), 0));
 }
 
 /// An open that gets no sandbox leaves no session.

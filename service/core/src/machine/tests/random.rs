@@ -105,7 +105,7 @@ fn play(world: &mut World, one: Move, calls: &mut BTreeMap<ProgramNumber, u64>, 
                 world.input(|m, c| m.sandbox_claimed(c, id, "quickjs-ng 0.16.2"));
             }
         }
-        Move::Claimed(false) => world.input(|m, c| m.claim_failed(c, "none")),
+        Move::Claimed(false) => world.input(|m, c| m.claim_failed(c, reasons::NO_SANDBOX, "none")),
         Move::Proven => {
             for n in 0..=*sandboxes {
                 world.input(|m, c| m.end_proven(c, sandbox(n)));

@@ -31,6 +31,8 @@ pub struct Plan {
     pub error: Option<ClaimError>,
     /// The sandbox is one that there was before, as a runner that lies about itself would be.
     pub again: Option<SandboxId>,
+    /// Where the claim stands in line while it takes its time.
+    pub position: usize,
     /// How the runner takes its session.
     pub greeting: Greeting,
     /// How long the sandbox takes to end; none for as long as the test wants.
@@ -132,7 +134,10 @@ impl SandboxBackend for FakeBackend {
 
     async fn claim(&self, request: ClaimRequest) -> Result<Claimed, ClaimError> {
         let plan = self.next_plan();
-        if tokio::time::timeout(request.wait, tokio::time::sleep(plan.delay)).await.is_err() {
+        request.position.set(plan.position);
+        let waited = tokio::time::timeout(request.wait, tokio::time::sleep(plan.delay)).await;
+        request.position.set(0);
+        if waited.is_err() {
             return Err(ClaimError::Exhausted { waited: request.wait });
         }
         if let Some(error) = plan.error {
