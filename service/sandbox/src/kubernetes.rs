@@ -48,7 +48,7 @@ pub use port::PortError;
 pub use review::{Authenticator, Pod, ReviewError, TokenReviews};
 pub use tickets::{KeysError, Ticket, TicketError, Tickets};
 
-use crate::link::{Budget, LINK_LOST_AFTER};
+use crate::link::{Budget, LINK_LOST_AFTER, SendBudget};
 use claimed::Handle;
 use door::Shared;
 use port::Port;
@@ -57,6 +57,8 @@ use world::{Phase, World};
 /// How long the first look at the cluster may take before the service starts without one: sessions
 /// that have a sandbox go on without the API server.
 const LISTED_WITHIN: Duration = Duration::from_secs(10);
+/// How often it is looked for runners that don't read.
+const UNREAD_INTERVAL: Duration = Duration::from_secs(5);
 /// The version of an engine that no runner has told yet.
 const VERSION_UNKNOWN: &str = "unknown";
 
@@ -106,6 +108,7 @@ impl KubernetesBackend {
             reviews: review::Reviews::new(authenticator),
             tickets,
             budget: Budget::new(config.buffer_bytes_max),
+            send_budget: SendBudget::new(config.send_bytes_max),
         });
         let mut tasks = JoinSet::new();
         let (mut changes, watching) = (cluster.changes(), Arc::clone(&world));
@@ -119,6 +122,7 @@ impl KubernetesBackend {
         tasks.spawn(attend::run(Arc::clone(&world)));
         tasks.spawn(cold::start_cold(Arc::clone(&world), cluster, config.cold_starts_max));
         tasks.spawn(controls::run(Arc::clone(&world)));
+        tasks.spawn(look_for_unread(Arc::clone(&world)));
         let listed = world.wait_for(Instant::now() + LISTED_WITHIN, |inner| {
             (inner.is_listed && inner.are_pools_listed).then_some(())
         });
@@ -135,6 +139,17 @@ impl KubernetesBackend {
 
     fn session_max(&self) -> Duration {
         Duration::from_secs(self.config.session_seconds_max)
+    }
+}
+
+/// Looks for runners that don't read, for ever.
+async fn look_for_unread(world: Arc<World>) {
+    let mut look = tokio::time::interval(UNREAD_INTERVAL);
+    look.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+    loop {
+        look.tick().await;
+        let links: Vec<_> = world.lock().runners.values().map(|runner| Arc::clone(&runner.link)).collect();
+        links.iter().for_each(|link| link.look_for_unread(Instant::now()));
     }
 }
 

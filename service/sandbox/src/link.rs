@@ -17,6 +17,7 @@ mod lasting;
 mod numbers;
 mod outbox;
 mod service;
+mod share;
 mod wire;
 
 pub use chunks::{Budget, FRAME_BYTES_MAX, LINK_BYTES_MAX, OPEN_CHUNKED_MAX};
@@ -26,6 +27,8 @@ pub use lasting::{Attached, LINK_LOST_AFTER, Lasting, LastingReceiver, LastingSe
 pub use outbox::{Messages, Sender};
 pub(crate) use service::{HELLO_TIMEOUT, check, hello};
 pub use service::{Link, Service, VERSION, VERSION_MIN};
+
+pub use share::SendBudget;
 
 pub use crate::convert::{Aside, Outcome, Tried};
 

@@ -235,6 +235,66 @@ async fn silent_connections_are_few_and_short() {
     dial(&world, Credential::of_pod(1)).await.expect("there is room again");
 }
 
+/// A hundred runners that read nothing of what their sessions send: it is held back within the service's
+/// budget, and an honest session is answered meanwhile.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_hundred_runners_that_read_nothing_leave_memory_flat_and_others_alone() {
+    const N: u32 = 100;
+    const BUDGET: u64 = 32 << 20;
+    let world = World::with(|config| config.send_bytes_max = BUDGET).await;
+    world.add_pool("small", |_| {}).await;
+    for n in 1..=N + 1 {
+        world.objects.add_sandbox(&format!("sandbox-{n}"), "small", &uid(n));
+    }
+    let mut honest = dial(&world, Credential::of_pod(N + 1)).await.unwrap();
+    honest.report_closed().await;
+    let claimed = world.backend.claim(request(DEADLINE)).await.expect("it is warm");
+    assign(&claimed, session(1)).await;
+    let mut hostile = Vec::new();
+    for n in 1..=N {
+        let client = dial(&world, Credential::of_pod(n)).await.unwrap();
+        client.report_closed().await;
+        let claimed = world.backend.claim(request(DEADLINE)).await.expect("it is warm");
+        assign(&claimed, session(2)).await;
+        hostile.push((client, claimed));
+    }
+    let before = resident_kib();
+    let mut attacks = tokio::task::JoinSet::new();
+    // What all of them are sent is one text, so that only what the link makes of it counts.
+    let text: String = "x".repeat(1 << 20);
+    for (client, claimed) in hostile {
+        let text = text.clone();
+        attacks.spawn(async move {
+            let program = seance_core::ids::ProgramNumber(1);
+            let results = (1..=64).map(|call| {
+                let result = Ok(text.clone());
+                ToRunner::CallResult { program, call, result }
+            });
+            for frame in std::iter::once(testee::program(program, "")).chain(results) {
+                // It waits for good once the budget is used up.
+                let sent = claimed.sender.send(Addressed { epoch: Epoch(1), frame }).await;
+                sent.expect("the link is there");
+            }
+            drop(client);
+        });
+    }
+    while !matches!(honest.next().await, Some(attach_response::Frame::Assign(_))) {}
+    let mut slowest = Duration::ZERO;
+    for number in 1..=50 {
+        let began = Instant::now();
+        let ack = ToRunner::Ack { number };
+        claimed.sender.send(Addressed { epoch: Epoch(1), frame: ack }).await.expect("the link is there");
+        while !matches!(honest.next().await, Some(attach_response::Frame::Ack(_))) {}
+        slowest = slowest.max(began.elapsed());
+    }
+    let grown = resident_kib().saturating_sub(before);
+    // A text for each that waits to send and its own copy of it; the streams' windows; the budget.
+    let bound = 2 * u64::from(N) * 1024 + u64::from(N) * 512 + 3 * (BUDGET >> 10);
+    assert!(grown < bound, "memory grew by {grown} KiB, more than {bound}");
+    assert!(slowest < Duration::from_secs(2), "the honest session waited for {slowest:?}");
+    attacks.shutdown().await;
+}
+
 fn resident_kib() -> u64 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap();
     let line = status.lines().find(|line| line.starts_with("VmRSS:")).unwrap();

@@ -53,6 +53,9 @@ pub struct Config {
     /// Bytes of unfinished frames from all runners together.
     #[serde(default = "buffer_bytes_max")]
     pub buffer_bytes_max: u64,
+    /// Bytes that may wait to be sent to all runners together, and as many that are kept to be sent again.
+    #[serde(default = "send_bytes_max")]
+    pub send_bytes_max: u64,
 }
 
 fn required_checks() -> Vec<CheckName> {
@@ -87,6 +90,10 @@ fn buffer_bytes_max() -> u64 {
     512 << 20
 }
 
+fn send_bytes_max() -> u64 {
+    256 << 20
+}
+
 impl Config {
     /// A configuration with the defaults for everything that has one.
     pub fn new(
@@ -110,6 +117,7 @@ impl Config {
             connections_max: connections_max(),
             strangers_per_address_max: strangers_per_address_max(),
             buffer_bytes_max: buffer_bytes_max(),
+            send_bytes_max: send_bytes_max(),
         }
     }
 }

@@ -3,6 +3,7 @@
 //! At the first contact its pod's token says who it is, once for each pod; after that the ticket that it
 //! was given. Nothing is allocated for a stranger but its connection, which is counted.
 
+use std::net::IpAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -13,6 +14,7 @@ use seance_proto::link::v1alpha1::link_server::{self, LinkServer};
 use seance_proto::link::v1alpha1::{AttachRequest, Hello};
 use tokio::sync::watch;
 use tokio::time::{Instant, timeout};
+use tokio_util::sync::CancellationToken;
 use tonic::metadata::MetadataMap;
 use tonic::{Request, Response, Status, Streaming};
 
@@ -22,7 +24,7 @@ use super::peers::Stranger;
 use super::review::{ReviewError, Reviews, sandbox_id};
 use super::tickets::{Ticket, Tickets};
 use super::world::{Inner, Phase, Runner, World};
-use crate::link::{self, Attached, Budget, HELLO_TIMEOUT, Lasting, Messages, Refusal};
+use crate::link::{self, Attached, Budget, HELLO_TIMEOUT, Lasting, Messages, Refusal, SendBudget};
 
 /// How long a ticket is good. A pod whose link held for longer shows its token again.
 const TICKET_LIFE: Duration = Duration::from_secs(30 * 86_400);
@@ -37,15 +39,19 @@ pub(super) struct Shared {
     pub(super) reviews: Reviews,
     pub(super) tickets: Tickets,
     pub(super) budget: Budget,
+    pub(super) send_budget: SendBudget,
 }
 
 /// The door of one connection.
 pub(super) struct Door {
     shared: Arc<Shared>,
+    address: IpAddr,
     is_taken: AtomicBool,
     /// Counts against its address until it is known.
     stranger: Mutex<Option<Stranger>>,
     known: watch::Sender<bool>,
+    /// Ends the connection.
+    cut: CancellationToken,
 }
 
 /// Who a runner is, and what it showed for it.
@@ -57,15 +63,20 @@ struct Known {
 }
 
 impl Door {
-    /// The service of one connection, and whether its runner is known.
-    pub(super) fn new(shared: Arc<Shared>, stranger: Stranger) -> (LinkServer<Self>, watch::Receiver<bool>) {
+    /// The service of one connection, whether its runner is known, and what ends it.
+    pub(super) fn new(
+        shared: Arc<Shared>,
+        stranger: Stranger,
+    ) -> (LinkServer<Self>, watch::Receiver<bool>, CancellationToken) {
         let (known, is_known) = watch::channel(false);
-        let stranger = Mutex::new(Some(stranger));
-        let door = Self { shared, is_taken: AtomicBool::new(false), stranger, known };
+        let (address, stranger) = (stranger.address(), Mutex::new(Some(stranger)));
+        let cut = CancellationToken::new();
+        let is_taken = AtomicBool::new(false);
+        let door = Self { shared, address, is_taken, stranger, known, cut: cut.clone() };
         let server = LinkServer::new(door)
             .max_decoding_message_size(LINK_MESSAGE_BYTES_MAX)
             .max_encoding_message_size(LINK_MESSAGE_BYTES_MAX);
-        (server, is_known)
+        (server, is_known, cut)
     }
 
     async fn identify(&self, metadata: &MetadataMap) -> Result<Known, Status> {
@@ -96,7 +107,7 @@ impl Door {
     }
 
     async fn by_token(&self, token: &str) -> Result<Known, Status> {
-        let pod = self.shared.reviews.review(token).await.map_err(|error| {
+        let pod = self.shared.reviews.review(self.address, token).await.map_err(|error| {
             tracing::info!(%error, "a token is not accepted");
             match error {
                 ReviewError::Refused(_) => Status::unauthenticated("the token is refused"),
@@ -164,7 +175,9 @@ impl Door {
                 generation,
             });
             let engines = engines(&hello);
-            let attached = Attached { hello, version, stream, ticket, budget: self.shared.budget.clone() };
+            let Shared { budget, send_budget, .. } = &*self.shared;
+            let (budget, send_budget, cut) = (budget.clone(), send_budget.clone(), self.cut.clone());
+            let attached = Attached { hello, version, stream, ticket, budget, send_budget, cut };
             let connected = runner.link.connect(attached);
             if let Ok((n_stream, _)) = &connected {
                 runner.engines.clone_from(&engines);
@@ -186,6 +199,7 @@ impl Door {
                 Refusal::Breach(_) => Status::failed_precondition("the handshake failed"),
                 Refusal::StaleOwner => Status::unavailable("the session has another owner"),
                 Refusal::Ended => Status::permission_denied("the sandbox has ended"),
+                Refusal::Full => Status::unavailable("there is no room now"),
             }
         })
     }

@@ -51,6 +51,13 @@ impl Peers {
     }
 }
 
+impl Stranger {
+    /// Where it comes from.
+    pub(super) fn address(&self) -> IpAddr {
+        self.address
+    }
+}
+
 impl Drop for Stranger {
     fn drop(&mut self) {
         let mut strangers = self.peers.strangers.lock().unwrap_or_else(PoisonError::into_inner);

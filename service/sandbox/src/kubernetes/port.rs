@@ -140,7 +140,7 @@ async fn connection(
 ) {
     drop(stream.set_nodelay(true));
     let Ok(Ok(stream)) = timeout(HANDSHAKE_TIMEOUT, acceptor.accept(stream)).await else { return };
-    let (door, mut is_known) = Door::new(shared, stranger);
+    let (door, mut is_known, cut) = Door::new(shared, stranger);
     let served = link::serve(stream, door, NETWORK_WINDOW_BYTES);
     let mut served = std::pin::pin!(served);
     tokio::select! {
@@ -151,7 +151,11 @@ async fn connection(
             }
         }
     }
-    served.await;
+    tokio::select! {
+        () = served => {}
+        // Its runner has another, or doesn't read what waits here.
+        () = cut.cancelled() => {}
+    }
 }
 
 /// Reads certificate and keys again when they change. Bad ones change nothing.

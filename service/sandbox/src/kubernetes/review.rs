@@ -2,6 +2,7 @@
 //! it.
 
 use std::collections::HashMap;
+use std::net::IpAddr;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -23,6 +24,15 @@ const REVIEW_TIMEOUT: Duration = Duration::from_secs(5);
 const REFUSED_FOR: Duration = Duration::from_secs(60);
 /// Refused tokens that are remembered; over it, all are forgotten.
 const REFUSED_MAX: usize = 4096;
+/// Reviews at one time for one address; more wait.
+const ADDRESS_REVIEWS_MAX: usize = 4;
+/// Refused tokens of one address, one after the other, until no more of it are reviewed at once. Where pods
+/// are seen under their node's address it is the node's, so it is let in again soon.
+const ADDRESS_REFUSED_MAX: u32 = 32;
+/// How often an address over that has one more reviewed, and one refusal is forgotten.
+const ADDRESS_FORGIVEN_EVERY: Duration = Duration::from_secs(2);
+/// Addresses that are remembered for refused tokens, or have one under review.
+const ADDRESSES_MAX: usize = 4096;
 /// Where TokenReview has the pod that a token is bound to.
 const POD_NAME: &str = "authentication.kubernetes.io/pod-name";
 const POD_UID: &str = "authentication.kubernetes.io/pod-uid";
@@ -112,27 +122,57 @@ fn pod(status: &TokenReviewStatus, wanted_user: &str) -> Result<Pod, ReviewError
     }
 }
 
-/// Bounds what reviews cost: so many at one time, and a refused token isn't reviewed again and again.
+/// Bounds what reviews cost: so many at one time, over all and by address; a refused token isn't reviewed
+/// again and again, nor one refusable token after the other from one address.
 pub(super) struct Reviews {
     authenticator: Arc<dyn Authenticator>,
     turns: Semaphore,
     refused_for: Duration,
     refused: Mutex<HashMap<[u8; 32], (Instant, String)>>,
+    addresses: Mutex<HashMap<IpAddr, Address>>,
+}
+
+/// What an address has asked for.
+struct Address {
+    turns: Arc<Semaphore>,
+    n_refused: u32,
+    /// Up to when refusals are forgotten.
+    counted_at: Instant,
+}
+
+impl Address {
+    fn new(now: Instant) -> Self {
+        Self { turns: Arc::new(Semaphore::new(ADDRESS_REVIEWS_MAX)), n_refused: 0, counted_at: now }
+    }
+
+    fn forget(&mut self, now: Instant) {
+        let n_forgiven = (now - self.counted_at).as_secs() / ADDRESS_FORGIVEN_EVERY.as_secs();
+        let n_forgiven = u32::try_from(n_forgiven).unwrap_or(u32::MAX);
+        self.n_refused = self.n_refused.saturating_sub(n_forgiven);
+        self.counted_at += ADDRESS_FORGIVEN_EVERY * n_forgiven;
+    }
+
+    fn is_idle(&self) -> bool {
+        self.n_refused == 0 && Arc::strong_count(&self.turns) == 1
+    }
 }
 
 impl Reviews {
     pub(super) fn new(authenticator: Arc<dyn Authenticator>) -> Self {
         let turns = Semaphore::new(REVIEWS_MAX);
-        Self { authenticator, turns, refused_for: REFUSED_FOR, refused: Mutex::default() }
+        let (refused, addresses) = (Mutex::default(), Mutex::default());
+        Self { authenticator, turns, refused_for: REFUSED_FOR, refused, addresses }
     }
 
-    /// The pod of a token.
-    pub(super) async fn review(&self, token: &str) -> Result<Pod, ReviewError> {
+    /// The pod of a token that was shown from an address.
+    pub(super) async fn review(&self, address: IpAddr, token: &str) -> Result<Pod, ReviewError> {
         let digest: [u8; 32] = Sha256::digest(token).into();
         if let Some(why) = self.refused_before(&digest) {
             return Err(ReviewError::Refused(why));
         }
+        let turns = self.turns_of(address, Instant::now())?;
         let review = async {
+            let _own = turns.acquire().await.expect("the semaphore is never closed");
             let _turn = self.turns.acquire().await.expect("the semaphore is never closed");
             self.authenticator.review(token).await
         };
@@ -145,8 +185,34 @@ impl Reviews {
                 refused.clear();
             }
             refused.insert(digest, (Instant::now() + self.refused_for, why.clone()));
+            drop(refused);
+            let mut addresses = self.addresses.lock().unwrap_or_else(PoisonError::into_inner);
+            if let Some(address) = addresses.get_mut(&address) {
+                address.n_refused = (address.n_refused + 1).min(ADDRESS_REFUSED_MAX);
+            }
         }
         reviewed
+    }
+
+    /// The turns of an address, or that it has had too many refused.
+    fn turns_of(&self, address: IpAddr, now: Instant) -> Result<Arc<Semaphore>, ReviewError> {
+        let unavailable = |why: &str| Err(ReviewError::Unavailable(why.to_owned()));
+        let mut addresses = self.addresses.lock().unwrap_or_else(PoisonError::into_inner);
+        if addresses.len() >= ADDRESSES_MAX && !addresses.contains_key(&address) {
+            addresses.retain(|_, known| {
+                known.forget(now);
+                !known.is_idle()
+            });
+            if addresses.len() >= ADDRESSES_MAX {
+                return unavailable("too many addresses have tokens refused");
+            }
+        }
+        let known = addresses.entry(address).or_insert_with(|| Address::new(now));
+        known.forget(now);
+        if known.n_refused >= ADDRESS_REFUSED_MAX {
+            return unavailable("too many tokens from its address were refused");
+        }
+        Ok(Arc::clone(&known.turns))
     }
 
     fn refused_before(&self, digest: &[u8; 32]) -> Option<String> {
@@ -214,19 +280,39 @@ mod tests {
         }
     }
 
+    const ADDRESS: IpAddr = IpAddr::V4(std::net::Ipv4Addr::new(10, 0, 0, 1));
+
     #[tokio::test]
     async fn a_refused_token_is_not_reviewed_again_at_once() {
         let counting = Arc::new(Counting::default());
         let mut reviews = Reviews::new(counting.clone());
         for (token, n) in [("bad", 1), ("bad", 1), ("away", 2), ("away", 3)] {
-            assert!(reviews.review(token).await.is_err());
+            assert!(reviews.review(ADDRESS, token).await.is_err());
             assert_eq!(counting.0.load(Ordering::Relaxed), n, "{token}");
         }
         // What was refused long enough ago is reviewed again.
         reviews.refused_for = Duration::ZERO;
         for n in [4, 5] {
-            assert!(reviews.review("other").await.is_err());
+            assert!(reviews.review(ADDRESS, "other").await.is_err());
             assert_eq!(counting.0.load(Ordering::Relaxed), n);
         }
+    }
+
+    /// Ever new tokens of one address stop being reviewed, those of another go on, and so does the first
+    /// after a while.
+    #[tokio::test(start_paused = true)]
+    async fn an_address_with_many_refused_tokens_waits() {
+        let counting = Arc::new(Counting::default());
+        let reviews = Reviews::new(counting.clone());
+        for n in 0..100 {
+            let refused = reviews.review(ADDRESS, &format!("bad{n}")).await;
+            let is_unavailable = matches!(refused, Err(ReviewError::Unavailable(_)));
+            assert_eq!(is_unavailable, n >= ADDRESS_REFUSED_MAX, "{n}: {refused:?}");
+        }
+        assert_eq!(counting.0.load(Ordering::Relaxed), ADDRESS_REFUSED_MAX as usize);
+        assert!(matches!(reviews.review([10, 0, 0, 2].into(), "bad").await, Err(ReviewError::Refused(_))));
+        tokio::time::advance(ADDRESS_FORGIVEN_EVERY).await;
+        assert!(matches!(reviews.review(ADDRESS, "late").await, Err(ReviewError::Refused(_))));
+        assert!(matches!(reviews.review(ADDRESS, "later").await, Err(ReviewError::Unavailable(_))));
     }
 }

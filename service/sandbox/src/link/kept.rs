@@ -7,10 +7,20 @@ use seance_core::ids::ProgramNumber;
 use seance_core::link::{FromRunner, RunProgram, ToRunner};
 use tokio::time::Instant;
 
+use super::share::{self, SendBudget};
+
 /// The most bytes of call results that are kept; one that is larger is kept alone.
 const RESULT_BYTES_MAX: usize = 64 * 1024 * 1024;
 /// What a result costs beside its text, in bytes.
 const RESULT_COST: usize = 128;
+
+/// A result, and the room that it takes.
+#[derive(Debug)]
+struct KeptResult {
+    bytes: usize,
+    frame: ToRunner,
+    _room: Option<share::Kept>,
+}
 
 /// Frames to send again.
 #[derive(Debug, Default)]
@@ -21,10 +31,12 @@ pub(super) struct Kept {
     /// The program that was given last, until it has ended.
     program: Option<ProgramNumber>,
     stop: Option<ProgramNumber>,
-    results: BTreeMap<u64, (usize, ToRunner)>,
+    results: BTreeMap<u64, KeptResult>,
     result_bytes: usize,
     is_shut_down: bool,
-    /// The runner doesn't say what has arrived, and results were forgotten for want of room.
+    /// The budget of results over all links, from the first stream on.
+    pub(super) budget: Option<SendBudget>,
+    /// Results were forgotten for want of room, the link's or the service's.
     pub(super) is_lossy: bool,
 }
 
@@ -64,7 +76,13 @@ impl Kept {
             }
             ToRunner::CallResult { program, call, result } if self.program == Some(*program) => {
                 let bytes = cost(result);
-                if self.results.insert(*call, (bytes, frame.clone())).is_none() {
+                let room = self.budget.as_ref().map(|budget| budget.keep(self.result_bytes, bytes));
+                if room.as_ref().is_some_and(Option::is_none) {
+                    // It still goes out now. Who keeps the most for runners that don't take it pays.
+                    return self.make_room();
+                }
+                let kept = KeptResult { bytes, frame: frame.clone(), _room: room.flatten() };
+                if self.results.insert(*call, kept).is_none() {
                     self.result_bytes += bytes;
                 }
             }
@@ -107,8 +125,8 @@ impl Kept {
             return;
         }
         for call in calls {
-            if let Some((bytes, _)) = self.results.remove(call) {
-                self.result_bytes -= bytes;
+            if let Some(kept) = self.results.remove(call) {
+                self.result_bytes -= kept.bytes;
             }
         }
     }
@@ -126,7 +144,7 @@ impl Kept {
             run.wall_left = run.wall_left.saturating_sub(at.elapsed());
             again.push(ToRunner::Execute(run));
         }
-        again.extend(self.results.values().map(|(_, frame)| frame.clone()));
+        again.extend(self.results.values().map(|kept| kept.frame.clone()));
         again.extend(self.stop.map(|program| ToRunner::StopProgram { program }));
         again
     }
@@ -215,6 +233,26 @@ mod tests {
         assert_eq!(names(&kept), "", "it is over");
         kept.keep(&ToRunner::Shutdown);
         assert_eq!(names(&kept), "shutdown");
+    }
+
+    /// A link whose results find no room in the service's budget forgets its own, and can't be taken up
+    /// after a cut; nobody waits for it.
+    #[test]
+    fn results_over_the_services_budget_are_not_kept() {
+        let budget = SendBudget::new(1 << 20);
+        let kept = || Kept { budget: Some(budget.clone()), ..Kept::default() };
+        let (mut greedy, mut other) = (kept(), kept());
+        greedy.keep(&execute());
+        greedy.keep(&result(1, 900 << 10));
+        assert!(!greedy.is_lossy && budget.kept_bytes() > 0);
+        other.keep(&execute());
+        other.keep(&result(1, 1 << 10));
+        assert!(!other.is_lossy, "a little is every link's own");
+        other.keep(&result(2, 300 << 10));
+        assert!(other.is_lossy && other.results.is_empty());
+        greedy.keep(&result(2, 300 << 10));
+        assert!(greedy.is_lossy);
+        assert_eq!(budget.kept_bytes(), 0);
     }
 
     #[test]

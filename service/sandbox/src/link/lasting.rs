@@ -17,17 +17,22 @@ use seance_proto::link::v1alpha1::{
 };
 use tokio::sync::{Notify, watch};
 use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
 use tonic::Streaming;
 
 use super::inbox::{Closed, Inbox, Received};
 use super::kept::Kept;
 use super::numbers::{Delivered, Numbers};
 use super::outbox::{self, Messages, Sender};
+use super::share::{Flow, SendBudget};
 use super::{Breach, Budget};
 use crate::convert::{self, Aside};
 
 /// How long a broken link may take to come back.
 pub const LINK_LOST_AFTER: Duration = Duration::from_secs(30);
+/// How long what waits for a runner may stand still before the runner counts as one that doesn't read. A
+/// connection that is only cut is found by keep-alive before that.
+const UNREAD_MAX: Duration = Duration::from_secs(60);
 /// How long what a runner sent before its end was known may take to be read.
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(1);
 
@@ -58,6 +63,22 @@ struct State {
     incoming: Option<(u64, Inbox)>,
     n_streams: u64,
     resumed: Resumed,
+    connection: Option<Connection>,
+}
+
+/// The connection that the newest stream is on. It may be there longer than the stream is used.
+struct Connection {
+    cut: CancellationToken,
+    flow: Option<Arc<Flow>>,
+    /// How much had left when it was last looked at and something waited, and since when.
+    unread: Option<(u64, Instant)>,
+}
+
+impl Drop for Connection {
+    /// Another took its place, or nobody wants the runner any more.
+    fn drop(&mut self) {
+        self.cut.cancel();
+    }
 }
 
 /// Why a stream is not taken.
@@ -72,6 +93,9 @@ pub enum Refusal {
     /// The sandbox has ended.
     #[error("the sandbox has ended")]
     Ended,
+    /// There is no room now for what would be sent again.
+    #[error("there is no room for what has to be sent again")]
+    Full,
 }
 
 /// A stream that a runner opened, and what it said first.
@@ -87,6 +111,10 @@ pub struct Attached {
     pub ticket: String,
     /// The budget for its frames in chunks.
     pub budget: Budget,
+    /// The budget for what goes to it.
+    pub send_budget: SendBudget,
+    /// Ends the connection that the stream is on, whatever still waits there.
+    pub cut: CancellationToken,
 }
 
 impl Lasting {
@@ -120,7 +148,7 @@ impl Lasting {
 
     /// Takes a new stream in place of the one before, and gives its number.
     pub fn connect(&self, attached: Attached) -> Result<(u64, Messages), Refusal> {
-        let Attached { hello, version, stream, ticket, budget } = attached;
+        let Attached { hello, version, stream, ticket, budget, send_budget, cut } = attached;
         let mut state = self.lock();
         if self.ended.borrow().is_some() {
             return Err(Refusal::Ended);
@@ -130,8 +158,14 @@ impl Lasting {
         let (epoch, acknowledged) = (state.epoch.0, state.acknowledged);
         let response = |frame| AttachResponse { epoch, frame: Some(frame) };
         let again = state.kept.again().into_iter().map(|frame| response(convert::to_proto(frame)));
+        let again: Vec<_> = again.collect();
+        let again_bytes = again.iter().map(prost::Message::encoded_len).sum();
+        let room = send_budget.keep(0, again_bytes).ok_or(Refusal::Full)?;
         let welcome = Frame::Welcome(Welcome { version, acknowledged, ticket });
-        let (sender, messages) = outbox::channel(response(welcome), again.collect());
+        let again = (again, Some(room));
+        let (sender, messages) = outbox::channel(response(welcome), again, Some(send_budget.clone()));
+        state.kept.budget = Some(send_budget);
+        state.connection = Some(Connection { cut, flow: sender.flow(), unread: None });
         let numbers = Numbers::new(acknowledged, self.delivered.clone());
         state.n_streams += 1;
         state.stream = Some(Arc::new(sender));
@@ -180,6 +214,24 @@ impl Lasting {
     /// What the runner said it has, when it last connected.
     pub fn resumed(&self) -> Resumed {
         self.lock().resumed.clone()
+    }
+
+    /// Ends the link of a runner that doesn't read what waits for it. Whoever owns links looks now and
+    /// then.
+    pub fn look_for_unread(&self, now: Instant) {
+        let mut state = self.lock();
+        let Some(connection) = &mut state.connection else { return };
+        let progress = connection.flow.as_deref().and_then(Flow::progress);
+        connection.unread = progress.map(|n_sent| match connection.unread {
+            Some((before, since)) if before == n_sent => (n_sent, since),
+            _ => (n_sent, now),
+        });
+        if connection.unread.is_some_and(|(_, since)| now >= since + UNREAD_MAX) {
+            state.connection = None;
+            drop(state);
+            let detail = format!("it has read nothing of what waits for it for {UNREAD_MAX:?}");
+            self.end(SandboxEnd { reason: EndReason::ProtocolBroken, detail });
+        }
     }
 
     /// Asks the runner to end, now or when it connects again.
@@ -270,6 +322,7 @@ impl State {
             incoming: None,
             n_streams: 0,
             resumed: Resumed::default(),
+            connection: None,
         }
     }
 

@@ -26,6 +26,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 use tonic::Status;
 
 use super::chunks::FRAME_BYTES_MAX;
+use super::share::{Flow, Kept, Room, SendBudget, Share};
 use crate::convert;
 
 /// Frames up to this size travel in one message.
@@ -48,17 +49,19 @@ const ENCODE_BYTES_INLINE: usize = 1024 * 1024;
 /// Sends frames to one runner.
 #[derive(Debug)]
 pub struct Sender {
-    urgent: mpsc::Sender<AttachResponse>,
+    urgent: mpsc::Sender<(AttachResponse, Option<Room>)>,
     ordered: mpsc::Sender<Outgoing>,
     bulk: mpsc::Sender<Outgoing>,
     large_kib: Arc<Semaphore>,
     next_chunk_id: AtomicU64,
     epoch: AtomicU64,
+    /// Its part of the service's budget; none where there is none.
+    share: Option<Share>,
 }
 
 #[derive(Debug)]
 enum Outgoing {
-    Whole(Box<AttachResponse>),
+    Whole { message: Box<AttachResponse>, _room: Option<Room> },
     Large(Large),
 }
 
@@ -70,6 +73,7 @@ struct Large {
     rest: Bytes,
     /// Gives the bytes back when the last chunk is gone.
     _reserved: Option<OwnedSemaphorePermit>,
+    _room: Option<Room>,
 }
 
 /// The stream of messages that gRPC sends.
@@ -78,11 +82,13 @@ pub struct Messages {
     first: Option<AttachResponse>,
     /// What a runner that dials again may not have. It comes before the lanes.
     again: VecDeque<AttachResponse>,
+    _again_room: Option<Kept>,
     again_now: Option<Large>,
     next_again_id: u64,
-    urgent: mpsc::Receiver<AttachResponse>,
+    urgent: mpsc::Receiver<(AttachResponse, Option<Room>)>,
     ordered: Lane,
     bulk: Lane,
+    flow: Option<Arc<Flow>>,
 }
 
 #[derive(Debug)]
@@ -91,8 +97,15 @@ struct Lane {
     current: Option<Large>,
 }
 
-/// A sender and the messages it feeds; `first` goes out before anything else, and then `again`.
-pub(super) fn channel(first: AttachResponse, again: Vec<AttachResponse>) -> (Sender, Messages) {
+/// A sender and the messages it feeds; `first` goes out before anything else, and then `again`, for
+/// which there is room until the messages are dropped.
+pub(super) fn channel(
+    first: AttachResponse,
+    (again, again_room): (Vec<AttachResponse>, Option<Kept>),
+    budget: Option<SendBudget>,
+) -> (Sender, Messages) {
+    let share = budget.map(Share::new);
+    let flow = share.as_ref().map(Share::flow);
     let (urgent, urgent_queue) = mpsc::channel(URGENT_FRAMES_MAX);
     let (ordered, ordered_queue) = mpsc::channel(ORDERED_FRAMES_MAX);
     let (bulk, bulk_queue) = mpsc::channel(BULK_FRAMES_MAX);
@@ -103,17 +116,20 @@ pub(super) fn channel(first: AttachResponse, again: Vec<AttachResponse>) -> (Sen
         large_kib: Arc::new(Semaphore::new(LARGE_KIB_MAX as usize)),
         next_chunk_id: AtomicU64::new(1),
         epoch: AtomicU64::new(first.epoch),
+        share,
     };
     let lane = |queue| Lane { queue, current: None };
     let (ordered, bulk) = (lane(ordered_queue), lane(bulk_queue));
     let messages = Messages {
         first: Some(first),
         again: again.into(),
+        _again_room: again_room,
         again_now: None,
         next_again_id: AGAIN_ID_MIN,
         urgent: urgent_queue,
         ordered,
         bulk,
+        flow,
     };
     (sender, messages)
 }
@@ -124,7 +140,19 @@ impl Sender {
     pub fn shut_down(&self) {
         let epoch = self.epoch.load(Ordering::Relaxed);
         let frame = Some(convert::to_proto(ToRunner::Shutdown));
-        drop(self.urgent.try_send(AttachResponse { epoch, frame }));
+        drop(self.urgent.try_send((AttachResponse { epoch, frame }, None)));
+    }
+
+    /// Whether what waits moves; none where no budget is.
+    pub(super) fn flow(&self) -> Option<Arc<Flow>> {
+        self.share.as_ref().map(Share::flow)
+    }
+
+    async fn room(&self, bytes: usize) -> Option<Room> {
+        match &self.share {
+            Some(share) => share.room(bytes).await,
+            None => None,
+        }
     }
 
     async fn send_large(&self, message: AttachResponse, bytes: usize, urgent: bool) -> Result<(), LinkGone> {
@@ -135,11 +163,12 @@ impl Sender {
         let kib = u32::try_from(bytes.div_ceil(1024)).map_err(|_| LinkGone)?;
         let reserve = Arc::clone(&self.large_kib).acquire_many_owned(kib);
         let reserved = reserve.await.expect("the semaphore is never closed");
+        let room = self.room(bytes).await;
         let epoch = message.epoch;
         let encoded = encode(message, bytes).await;
         let id = self.next_chunk_id.fetch_add(1, Ordering::Relaxed);
         let total_bytes = encoded.len() as u64;
-        let large = Large { id, epoch, total_bytes, rest: encoded, _reserved: Some(reserved) };
+        let large = Large { id, epoch, total_bytes, rest: encoded, _reserved: Some(reserved), _room: room };
         let lane = if urgent { &self.bulk } else { &self.ordered };
         lane.send(Outgoing::Large(large)).await.map_err(|_| LinkGone)
     }
@@ -164,10 +193,14 @@ impl LinkSender for Sender {
         if bytes > WHOLE_BYTES_MAX {
             return self.send_large(message, bytes, urgent).await;
         }
+        let room = self.room(bytes).await;
         if urgent {
-            return self.urgent.send(message).await.map_err(|_| LinkGone);
+            return self.urgent.send((message, room)).await.map_err(|_| LinkGone);
         }
-        self.ordered.send(Outgoing::Whole(Box::new(message))).await.map_err(|_| LinkGone)
+        self.ordered
+            .send(Outgoing::Whole { message: Box::new(message), _room: room })
+            .await
+            .map_err(|_| LinkGone)
     }
 }
 
@@ -176,6 +209,17 @@ impl Stream for Messages {
 
     fn poll_next(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
         let this = self.get_mut();
+        let message = this.poll_message(cx);
+        if let (Poll::Ready(Some(_)), Some(flow)) = (&message, &this.flow) {
+            flow.sent();
+        }
+        message
+    }
+}
+
+impl Messages {
+    fn poll_message(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<AttachResponse, Status>>> {
+        let this = self;
         if let Some(first) = this.first.take() {
             return Poll::Ready(Some(Ok(first)));
         }
@@ -185,7 +229,7 @@ impl Stream for Messages {
         // The three queues have one sender, so they close together.
         let mut closed = 0;
         match this.urgent.poll_recv(cx) {
-            Poll::Ready(Some(message)) => return Poll::Ready(Some(Ok(message))),
+            Poll::Ready(Some((message, _))) => return Poll::Ready(Some(Ok(message))),
             Poll::Ready(None) => closed += 1,
             Poll::Pending => {}
         }
@@ -198,9 +242,7 @@ impl Stream for Messages {
         }
         if closed == 3 { Poll::Ready(None) } else { Poll::Pending }
     }
-}
 
-impl Messages {
     fn next_again(&mut self) -> Option<AttachResponse> {
         if self.again_now.is_none() {
             let message = self.again.pop_front()?;
@@ -210,7 +252,7 @@ impl Messages {
             let rest = Bytes::from(message.encode_to_vec());
             let (id, epoch, total_bytes) = (self.next_again_id, message.epoch, rest.len() as u64);
             self.next_again_id += 1;
-            self.again_now = Some(Large { id, epoch, total_bytes, rest, _reserved: None });
+            self.again_now = Some(Large { id, epoch, total_bytes, rest, _reserved: None, _room: None });
         }
         next_chunk(&mut self.again_now)
     }
@@ -232,7 +274,7 @@ impl Lane {
     fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<Option<AttachResponse>> {
         if self.current.is_none() {
             match ready!(self.queue.poll_recv(cx)) {
-                Some(Outgoing::Whole(message)) => return Poll::Ready(Some(*message)),
+                Some(Outgoing::Whole { message, .. }) => return Poll::Ready(Some(*message)),
                 Some(Outgoing::Large(large)) => self.current = Some(large),
                 None => return Poll::Ready(None),
             }

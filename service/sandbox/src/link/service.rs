@@ -86,7 +86,7 @@ impl link_server::Link for Service {
         let welcome = Welcome { version, acknowledged: 0, ticket: String::new() };
         let welcome = attach_response::Frame::Welcome(welcome);
         let first = AttachResponse { epoch: 0, frame: Some(welcome) };
-        let (sender, messages) = outbox::channel(first, Vec::new());
+        let (sender, messages) = outbox::channel(first, (Vec::new(), None), None);
         let inbox = Inbox::new(stream, Numbers::new(0, Delivered::default()), None);
         let engines = hello.engines.into_iter().map(|engine| (engine.language, engine.version)).collect();
         let link = Link { engines, confinement: hello.confinement_parts, sender, inbox };

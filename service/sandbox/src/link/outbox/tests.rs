@@ -4,7 +4,7 @@ use seance_core::ids::{Epoch, ProgramNumber};
 use super::*;
 
 fn open() -> (Sender, Messages) {
-    channel(AttachResponse::default(), Vec::new())
+    channel(AttachResponse::default(), (Vec::new(), None), None)
 }
 
 fn result(bytes: usize) -> Addressed {
@@ -89,7 +89,7 @@ async fn what_is_sent_again_comes_first() {
         frame: Some(convert::to_proto(addressed.frame)),
     };
     let again = vec![frame(result(WHOLE_BYTES_MAX + 1)), frame(result(1))];
-    let (sender, mut messages) = channel(AttachResponse::default(), again);
+    let (sender, mut messages) = channel(AttachResponse::default(), (again, None), None);
     sender.send(addressed(ToRunner::Shutdown)).await.unwrap();
     next(&mut messages).await;
     for _ in 0..2 {
