@@ -109,6 +109,7 @@ impl KubernetesBackend {
             tickets,
             budget: Budget::new(config.buffer_bytes_max),
             send_budget: SendBudget::new(config.send_bytes_max),
+            session_max: Duration::from_secs(config.session_seconds_max),
         });
         let mut tasks = JoinSet::new();
         let (mut changes, watching) = (cluster.changes(), Arc::clone(&world));

@@ -235,6 +235,26 @@ async fn silent_connections_are_few_and_short() {
     dial(&world, Credential::of_pod(1)).await.expect("there is room again");
 }
 
+/// A ticket is good for as long as its pod can be there: however long a session may last, it doesn't lose
+/// its sandbox because a link held long and broke late.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_ticket_lasts_as_long_as_its_pod_can() {
+    const DAY: u64 = 86_400;
+    let world = World::with(|config| config.session_seconds_max = 400 * DAY).await;
+    world.add_pool("small", |pool| pool["spec"]["maxWarmAgeSeconds"] = (90 * DAY).into()).await;
+    world.objects.add_sandbox("sandbox-1", "small", &uid(1));
+    let client = dial(&world, Credential::of_pod(1)).await.unwrap();
+    let keys = std::fs::read_to_string(world.files.path("tickets")).unwrap();
+    let tickets = seance_sandbox::kubernetes::Tickets::new(&keys).unwrap();
+    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap().as_secs();
+    let opened = tickets.open(&client.ticket, now + 490 * DAY).expect("the longest session is over by then");
+    assert!(tickets.open(&client.ticket, now + 492 * DAY).is_err(), "and no longer");
+    // Each connect begins a new one.
+    let again = dial(&world, Credential::Ticket(client.ticket.clone())).await.unwrap();
+    let renewed = tickets.open(&again.ticket, now).unwrap();
+    assert!(renewed.expires >= opened.expires && renewed.generation > opened.generation);
+}
+
 /// A hundred runners that read nothing of what their sessions send: it is held back within the service's
 /// budget, and an honest session is answered meanwhile.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -9,6 +9,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use seance_core::ids::SandboxId;
+use seance_operator_api::SandboxPool;
 use seance_proto::LINK_MESSAGE_BYTES_MAX;
 use seance_proto::link::v1alpha1::link_server::{self, LinkServer};
 use seance_proto::link::v1alpha1::{AttachRequest, Hello};
@@ -26,8 +27,11 @@ use super::tickets::{Ticket, Tickets};
 use super::world::{Inner, Phase, Runner, World};
 use crate::link::{self, Attached, Budget, HELLO_TIMEOUT, Lasting, Messages, Refusal, SendBudget};
 
-/// How long a ticket is good. A pod whose link held for longer shows its token again.
-const TICKET_LIFE: Duration = Duration::from_secs(30 * 86_400);
+/// What a ticket is good for beyond the longest life of a pod. Kubernetes ends pods at their deadline with
+/// a delay, and clocks differ.
+const TICKET_MARGIN: Duration = Duration::from_secs(86_400);
+/// The longest that a pod can wait for a session, where its pool can't be looked at.
+const WARM_MAX: Duration = Duration::from_secs(366 * 86_400);
 /// How long the Sandbox of a pod that is known to the API server may take to be seen here.
 const SEEN_WITHIN: Duration = Duration::from_secs(10);
 /// How long a runner with a session is kept waiting for its session to be read from the store.
@@ -40,6 +44,8 @@ pub(super) struct Shared {
     pub(super) tickets: Tickets,
     pub(super) budget: Budget,
     pub(super) send_budget: SendBudget,
+    /// The longest life of a session's sandbox.
+    pub(super) session_max: Duration,
 }
 
 /// The door of one connection.
@@ -166,12 +172,14 @@ impl Door {
             if runner.pool.is_empty() {
                 runner.pool.clone_from(&known.pool);
             }
+            let warm_max = inner.pools.get(&runner.pool).map_or(WARM_MAX, warm_max);
+            let ticket_life = ticket_life(warm_max, self.shared.session_max);
             let shown = known.generation.unwrap_or(0);
             let generation = runner.generation.max(shown) + 1;
             let ticket = self.shared.tickets.seal(&Ticket {
                 pod: known.id.to_string().trim_start_matches("sbx_").to_owned(),
                 pool: runner.pool.clone(),
-                expires: seconds_since_1970() + TICKET_LIFE.as_secs(),
+                expires: seconds_since_1970().saturating_add(ticket_life.as_secs()),
                 generation,
             });
             let engines = engines(&hello);
@@ -261,6 +269,16 @@ impl link_server::Link for Door {
         self.await_session(&known, &hello).await?;
         Ok(Response::new(self.attach_known(known, hello, version, stream)?))
     }
+}
+
+fn warm_max(pool: &SandboxPool) -> Duration {
+    Duration::from_secs(u64::try_from(pool.spec.max_warm_age_seconds).unwrap_or(0))
+}
+
+/// How long a ticket is good: for as long as its pod can be there, so that none expires that a session
+/// still needs, even where its link never broke before. Each connect gives a new one.
+fn ticket_life(warm_max: Duration, session_max: Duration) -> Duration {
+    warm_max.saturating_add(session_max).saturating_add(TICKET_MARGIN)
 }
 
 fn engines(hello: &Hello) -> Vec<(String, String)> {
