@@ -63,7 +63,7 @@ pub enum Command {
     Engines(Engines),
     /// Makes a bearer token and its line for the tokens file.
     Token(Token),
-    /// Says whether this machine can confine programs, and what to do if not.
+    /// Says whether this machine can confine programs, or what a cluster lacks, and what to do about it.
     Doctor(Doctor),
     /// Measures this machine: each figure beside the floor of the same run.
     Bench(Bench),
@@ -273,7 +273,24 @@ pub struct Token {
 }
 
 #[derive(Debug, ClapArgs)]
-pub struct Doctor {}
+#[command(
+    after_help = "Exit status: 0 nothing is lacking, 1 something is, 5 the cluster can't be reached. What can't be seen \
+is told and lacks nothing."
+)]
+pub struct Doctor {
+    /// Looks at a cluster instead: what it has and lacks of what sandboxes as pods need.
+    #[arg(long)]
+    pub kubernetes: bool,
+    /// The file that tells where the cluster is; KUBECONFIG or the usual one when left out.
+    #[arg(long, value_name = "FILE", requires = "kubernetes")]
+    pub kubeconfig: Option<PathBuf>,
+    /// The context in that file; its current one when left out.
+    #[arg(long, value_name = "NAME", requires = "kubernetes")]
+    pub context: Option<String>,
+    /// Looks only at the pools of this namespace, for callers who may not list those of all.
+    #[arg(long, short, value_name = "NAME", requires = "kubernetes")]
+    pub namespace: Option<String>,
+}
 
 #[derive(Debug, ClapArgs)]
 pub struct Bench {

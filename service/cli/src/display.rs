@@ -282,7 +282,7 @@ fn took(call: &proto::Call) -> String {
 }
 
 /// Text of a program or a tool without what a terminal would obey.
-fn shown(text: &str) -> String {
+pub fn shown(text: &str) -> String {
     text.chars().map(|c| if c.is_control() && c != '\n' && c != '\t' { '\u{fffd}' } else { c }).collect()
 }
 

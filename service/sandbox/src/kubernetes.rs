@@ -15,6 +15,7 @@ mod cold;
 mod config;
 mod controls;
 mod desired;
+pub mod doctor;
 mod door;
 mod doubts;
 mod ends;
