@@ -41,6 +41,7 @@ pub mod crds;
 pub mod labels;
 pub mod pool;
 pub mod quantity;
+pub mod requests;
 pub mod sandbox;
 
 pub use conditions::{condition, is_true};

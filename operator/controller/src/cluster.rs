@@ -9,10 +9,11 @@ use kube::api::{DeleteParams, Patch, PatchParams, PostParams, Preconditions};
 use kube::client::ClientBuilder;
 use kube::runtime::events::{Event, Recorder, Reporter};
 use kube::{Api, Client, Resource, ResourceExt};
-use seance_operator_api::{OPERATOR, Sandbox, SandboxPool, labels};
+use seance_operator_api::{OPERATOR, Sandbox, SandboxPool, labels, requests};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
+use tower::util::{MapRequestLayer, MapResponseLayer};
 
 use crate::metrics::Metrics;
 
@@ -95,13 +96,20 @@ impl Cluster {
     /// A client of the cluster that the environment names: a pod's, or that of a kubeconfig.
     pub async fn connect(metrics: &Metrics) -> Result<Self, kube::Error> {
         let config = kube::Config::infer().await.map_err(kube::Error::InferConfig)?;
-        let requests = metrics.requests.clone();
-        let count = tower::util::MapRequestLayer::new(move |request: http::Request<kube::client::Body>| {
-            let resource = resource_of(request.uri().path());
-            requests.with_label_values(&[verb_of(request.method()), resource]).inc();
+        let (requests, conflicts) = (metrics.requests.clone(), metrics.conflicts.clone());
+        let asked = MapRequestLayer::new(move |request: http::Request<kube::client::Body>| {
+            let verb = requests::verb(request.method().as_str());
+            requests.with_label_values(&[verb, requests::resource(request.uri().path())]).inc();
             request
         });
-        Ok(Self::of(ClientBuilder::try_from(config)?.with_layer(&count).build()))
+        let answered = MapResponseLayer::new(move |response: http::Response<_>| {
+            if response.status() == http::StatusCode::CONFLICT {
+                conflicts.inc();
+            }
+            response
+        });
+        let client = ClientBuilder::try_from(config)?.with_layer(&asked).with_layer(&answered).build();
+        Ok(Self::of(client))
     }
 
     /// A cluster behind this client.
@@ -245,36 +253,6 @@ async fn request<T>(
     }
 }
 
-/// The label of a method: writes are all that isn't `get`.
-fn verb_of(method: &http::Method) -> &'static str {
-    match method.as_str() {
-        "GET" => "get",
-        "POST" => "create",
-        "PATCH" => "patch",
-        "PUT" => "update",
-        "DELETE" => "delete",
-        _ => "other",
-    }
-}
-
-/// The resource in a path of the API server.
-fn resource_of(path: &str) -> &'static str {
-    const KNOWN: &[&str] = &[
-        "sandboxes",
-        "sandboxpools",
-        "pods",
-        "nodes",
-        "services",
-        "configmaps",
-        "serviceaccounts",
-        "networkpolicies",
-        "leases",
-        "events",
-    ];
-    let part = path.rsplit('/').find_map(|part| KNOWN.iter().find(|known| **known == part));
-    part.copied().unwrap_or("other")
-}
-
 /// A new Sandbox of a pool, not made yet; `suffix` makes its name.
 pub fn warm_sandbox(pool: &SandboxPool, suffix: &str) -> Sandbox {
     let spec = seance_operator_api::SandboxSpec {
@@ -324,19 +302,5 @@ mod tests {
         assert_eq!(refused(404, "NotFound", ""), Some(Refusal::NotFound));
         assert_eq!(refused(503, "ServiceUnavailable", ""), None);
         assert_eq!(refused(429, "TooManyRequests", ""), None);
-    }
-
-    #[test]
-    fn requests_are_counted_by_resource() {
-        let cases = [
-            ("/api/v1/namespaces/rooms/pods/p", "pods"),
-            ("/api/v1/namespaces/pods/configmaps/c", "configmaps"),
-            ("/apis/seance.dev/v1alpha1/namespaces/rooms/sandboxes/s/status", "sandboxes"),
-            ("/apis/coordination.k8s.io/v1/namespaces/x/leases/l", "leases"),
-            ("/version", "other"),
-        ];
-        for (path, resource) in cases {
-            assert_eq!(resource_of(path), resource, "{path}");
-        }
     }
 }

@@ -1,7 +1,7 @@
 //! What can be counted of the operator, as Prometheus metrics.
 
 use prometheus::{
-    Histogram, HistogramOpts, IntCounterVec, IntGauge, IntGaugeVec, Opts, Registry, TextEncoder,
+    Histogram, HistogramOpts, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Opts, Registry, TextEncoder,
 };
 
 /// The operator's metrics. Labels come from small sets: never a name or an id.
@@ -10,6 +10,8 @@ pub struct Metrics {
     registry: Registry,
     /// Requests to the API server, by `verb` and `resource`. Those of the lease are apart by resource.
     pub requests: IntCounterVec,
+    /// Requests that the API server answered with 409.
+    pub conflicts: IntCounter,
     /// Passes over an object, by `kind` and `result`.
     pub reconciles: IntCounterVec,
     /// How long a pass over a Sandbox takes.
@@ -38,6 +40,11 @@ impl Metrics {
             "Requests to the API server, by verb and resource.",
             &["verb", "resource"],
         );
+        let conflicts = IntCounter::new(
+            "seance_operator_api_conflicts_total",
+            "Requests that the API server answered with 409.",
+        );
+        let conflicts = conflicts.expect("names are constants");
         let reconciles = vector(
             "seance_operator_reconciles_total",
             "Passes over an object, by kind and result.",
@@ -64,12 +71,23 @@ impl Metrics {
         let leaked = IntGaugeVec::new(leaked, &["side"]).expect("names are constants");
         for collector in [
             Box::new(sandbox_seconds.clone()) as Box<dyn prometheus::core::Collector>,
+            Box::new(conflicts.clone()),
             Box::new(leader.clone()),
             Box::new(leaked.clone()),
         ] {
             registry.register(collector).expect("each is registered once");
         }
-        Self { registry, requests, reconciles, sandbox_seconds, actions, undecodable, leader, leaked }
+        Self {
+            registry,
+            requests,
+            conflicts,
+            reconciles,
+            sandbox_seconds,
+            actions,
+            undecodable,
+            leader,
+            leaked,
+        }
     }
 
     /// All of them in Prometheus' text form.

@@ -8,11 +8,19 @@ use seance_sandbox::kubernetes::{self, KubernetesBackend};
 use seance_sandbox::local::{Config, Confinement, LocalBackend};
 use seance_server::config::{Sandboxes, ServerConfig};
 
+/// A backend, and what it counts itself.
+pub struct Backend {
+    /// Where sandboxes come from.
+    pub sandboxes: Arc<dyn SandboxBackend>,
+    /// To be registered with the service's metrics.
+    pub metrics: Option<kubernetes::Metrics>,
+}
+
 /// Starts the backend that the settings ask for.
-pub async fn start(config: &ServerConfig) -> Result<Arc<dyn SandboxBackend>> {
+pub async fn start(config: &ServerConfig) -> Result<Backend> {
     match &config.kubernetes {
         Some(settings) => kubernetes(settings).await,
-        None => local(&config.sandboxes).await,
+        None => Ok(Backend { sandboxes: local(&config.sandboxes).await?, metrics: None }),
     }
 }
 
@@ -26,8 +34,9 @@ pub async fn local(sandboxes: &Sandboxes) -> Result<Arc<dyn SandboxBackend>> {
 }
 
 /// Opens the port that runners dial, and finds the cluster as `kubectl` or a pod would.
-async fn kubernetes(settings: &toml::Table) -> Result<Arc<dyn SandboxBackend>> {
+async fn kubernetes(settings: &toml::Table) -> Result<Backend> {
     let settings: kubernetes::Config =
         settings.clone().try_into().context("the [kubernetes] settings are wrong")?;
-    Ok(Arc::new(KubernetesBackend::start(settings).await?))
+    let backend = KubernetesBackend::start(settings).await?;
+    Ok(Backend { metrics: Some(backend.metrics().clone()), sandboxes: Arc::new(backend) })
 }

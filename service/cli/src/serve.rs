@@ -11,7 +11,7 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch;
 
 use crate::args::Serve;
-use crate::backend;
+use crate::backend::{self, Backend};
 use crate::client::{EXIT_REFUSED, Exit};
 use crate::display;
 
@@ -30,8 +30,11 @@ pub async fn serve(serve: Serve) -> Result<ExitCode> {
 async fn run(config: &ServerConfig) -> Result<()> {
     let (first, second) = stop_signals()?;
     let cannot_start = || Exit(EXIT_REFUSED, "the service can't start".to_owned());
-    let backend = backend::start(config).await.with_context(cannot_start)?;
-    let mut service = Service::start(config, backend).await.with_context(cannot_start)?;
+    let Backend { sandboxes, metrics } = backend::start(config).await.with_context(cannot_start)?;
+    let mut service = Service::start(config, sandboxes).await.with_context(cannot_start)?;
+    if let Some(metrics) = metrics {
+        metrics.register(service.registry()).context("metrics can't be registered")?;
+    }
     if let Some(address) = service.local_addr() {
         let scheme = if config.edge.tls.is_some() { "https" } else { "http" };
         display::say(&format!("listening on {scheme}://{address}"))?;

@@ -20,6 +20,7 @@ mod door;
 mod doubts;
 mod ends;
 mod judge;
+mod metrics;
 mod peers;
 mod port;
 mod queue;
@@ -35,6 +36,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use futures::StreamExt;
 use kube::Client;
+use kube::client::ClientBuilder;
 use seance_core::sandbox::{
     ClaimError, ClaimRequest, Claimed, EndReason, EngineStatus, Resumed, SandboxBackend, SandboxEnd, TakeBack,
 };
@@ -45,6 +47,7 @@ use tokio::time::{Instant, timeout};
 
 pub use cluster::{Change, Cluster, ClusterError, KubeCluster};
 pub use config::Config;
+pub use metrics::Metrics;
 pub use port::PortError;
 pub use review::{Authenticator, Pod, ReviewError, TokenReviews};
 pub use tickets::{KeysError, Ticket, TicketError, Tickets};
@@ -79,6 +82,7 @@ pub struct KubernetesBackend {
     world: Arc<World>,
     config: Config,
     link_addr: SocketAddr,
+    metrics: Metrics,
     /// All that runs in the background; it ends with the backend.
     _tasks: JoinSet<()>,
 }
@@ -86,10 +90,11 @@ pub struct KubernetesBackend {
 impl KubernetesBackend {
     /// Finds the cluster as `kubectl` or a pod would, and starts.
     pub async fn start(config: Config) -> Result<Self, StartError> {
-        let client = Client::try_default().await.map_err(|error| StartError::Cluster(Box::new(error)))?;
+        let metrics = Metrics::new();
+        let client = client(&metrics).await.map_err(StartError::Cluster)?;
         let cluster = Arc::new(KubeCluster::new(client.clone(), &config.namespace));
         let authenticator = Arc::new(TokenReviews::new(client, &config.namespace));
-        Self::start_with(config, cluster, authenticator).await
+        Self::start_counted(config, cluster, authenticator, metrics).await
     }
 
     /// Starts with these in the place of the API server.
@@ -98,12 +103,21 @@ impl KubernetesBackend {
         cluster: Arc<dyn Cluster>,
         authenticator: Arc<dyn Authenticator>,
     ) -> Result<Self, StartError> {
+        Self::start_counted(config, cluster, authenticator, Metrics::new()).await
+    }
+
+    async fn start_counted(
+        config: Config,
+        cluster: Arc<dyn Cluster>,
+        authenticator: Arc<dyn Authenticator>,
+        metrics: Metrics,
+    ) -> Result<Self, StartError> {
         let (port, tickets) = Port::open(&config).await?;
         let link_addr = port.local_addr().map_err(|source| {
             let address = config.link_listen;
             StartError::Port(PortError::Listen { address, source })
         })?;
-        let world = World::new(&config);
+        let world = World::new(&config, metrics.clone());
         let shared = Arc::new(Shared {
             world: Arc::clone(&world),
             reviews: review::Reviews::new(authenticator),
@@ -131,12 +145,17 @@ impl KubernetesBackend {
         if listed.await.is_none() {
             tracing::warn!("the cluster doesn't answer; sessions that have a sandbox go on, and others wait");
         }
-        Ok(Self { world, config, link_addr, _tasks: tasks })
+        Ok(Self { world, config, link_addr, metrics, _tasks: tasks })
     }
 
     /// Where runners dial in.
     pub fn link_addr(&self) -> SocketAddr {
         self.link_addr
+    }
+
+    /// What it counts, to be registered where it is to be seen.
+    pub fn metrics(&self) -> &Metrics {
+        &self.metrics
     }
 
     fn session_max(&self) -> Duration {
@@ -153,6 +172,12 @@ async fn look_for_unread(world: Arc<World>) {
         let links: Vec<_> = world.lock().runners.values().map(|runner| Arc::clone(&runner.link)).collect();
         links.iter().for_each(|link| link.look_for_unread(Instant::now()));
     }
+}
+
+/// A client of the cluster that the environment names, whose requests are counted.
+async fn client(metrics: &Metrics) -> Result<Client, Box<dyn std::error::Error + Send + Sync>> {
+    let builder = ClientBuilder::try_from(kube::Config::infer().await?)?;
+    Ok(builder.with_layer(&metrics.requests_layer()).with_layer(&metrics.conflicts_layer()).build())
 }
 
 #[async_trait]

@@ -374,6 +374,7 @@ pub(super) fn expect_back(
         engines: Vec::new(),
         judge,
         reported: Instant::now(),
+        unproven_since: None,
         phase: Phase::Claimed { tenant: request.tenant.clone(), session: Some(session) },
         generation_min,
         generation,

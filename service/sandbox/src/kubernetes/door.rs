@@ -234,6 +234,7 @@ fn new_runner(world: &Arc<World>, inner: &mut Inner, known: &Known) -> Result<()
         engines: Vec::new(),
         judge: Judge::default(),
         reported: Instant::now(),
+        unproven_since: Some(Instant::now()),
         phase: Phase::Warm { stop, reader },
         generation_min: 0,
         generation: 0,

@@ -22,6 +22,7 @@ use super::claimed::Reader;
 use super::cluster::Change;
 use super::doubts::Doubts;
 use super::judge::{self, Judge, Verdict};
+use super::metrics::Metrics;
 use super::queue::{Place, Queue};
 use super::review::sandbox_id;
 use super::{Config, ends};
@@ -67,6 +68,7 @@ pub(super) struct Inner {
     pub(super) early_ends: HashMap<String, EarlyEnds>,
     required_checks: Vec<CheckName>,
     doubts: Doubts,
+    metrics: Metrics,
     pub(super) started: Instant,
     pub(super) is_listed: bool,
     pub(super) are_pools_listed: bool,
@@ -92,6 +94,8 @@ pub(super) struct Runner {
     pub(super) judge: Judge,
     /// When it reported its isolation last; when it was taken, before that.
     pub(super) reported: Instant,
+    /// When it came, until it is listed for the first time.
+    pub(super) unproven_since: Option<Instant>,
     pub(super) phase: Phase,
     /// Tickets below this are refused: a newer one has arrived.
     pub(super) generation_min: u64,
@@ -120,7 +124,7 @@ pub(super) enum Phase {
 }
 
 impl World {
-    pub(super) fn new(config: &Config) -> Arc<Self> {
+    pub(super) fn new(config: &Config, metrics: Metrics) -> Arc<Self> {
         let inner = Inner {
             pools: HashMap::new(),
             sandboxes: HashMap::new(),
@@ -137,6 +141,7 @@ impl World {
             early_ends: HashMap::new(),
             required_checks: config.required_checks.clone(),
             doubts: Doubts::default(),
+            metrics,
             started: Instant::now(),
             is_listed: false,
             are_pools_listed: false,
@@ -359,6 +364,10 @@ impl Inner {
                 let is_listed = self.warm.get(&pool).is_some_and(|listed| listed.contains(&id));
                 if may_serve && !is_listed {
                     self.early_ends.remove(&pool);
+                    let runner = self.runners.get_mut(&id).expect("it was there above");
+                    if let Some(since) = runner.unproven_since.take() {
+                        self.metrics.isolation.observe(since.elapsed().as_secs_f64());
+                    }
                     self.warm.entry(pool.clone()).or_default().push_back(id);
                     self.grant(&pool);
                 } else if !may_serve && is_listed {
