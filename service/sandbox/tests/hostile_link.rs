@@ -179,6 +179,22 @@ async fn a_way_that_opens_ends_the_session_s_sandbox() {
     drop(client);
 }
 
+/// Policies take a moment to hold for a new pod: what its runner finds open until then says nothing of
+/// the others.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_new_runner_whose_ways_are_open_yet_puts_nobody_in_doubt() {
+    let world = world(2).await;
+    let first = dial(&world, Credential::of_pod(1)).await.unwrap();
+    first.report_closed().await;
+    world.objects.until("sandbox-1", condition_type::READY, "True", reason::ready::SERVING).await;
+    let second = dial(&world, Credential::of_pod(2)).await.unwrap();
+    second.report_open().await;
+    let unproven = reason::ready::ISOLATION_NOT_PROVEN;
+    world.objects.until("sandbox-2", condition_type::READY, "False", unproven).await;
+    let claimed = world.backend.claim(request(Duration::ZERO)).await.expect("it is warm all the time");
+    assert_eq!(Some(claimed.id), sandbox_id(&uid(1)));
+}
+
 /// Sandbox 41: what one runner finds open puts all of its pool in doubt. Each serves again when it has
 /// tried anew.
 #[tokio::test(flavor = "multi_thread")]

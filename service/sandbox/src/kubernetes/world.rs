@@ -356,6 +356,7 @@ impl Inner {
             Phase::Warm { .. } if runner.is_promised => {}
             Phase::Warm { .. } => {
                 let was_open_since = runner.open_since;
+                let was_proven = runner.unproven_since.is_none();
                 let may_serve = judge::is_proven(&verdicts)
                     && !self.doubts.cover(&pool, runner.reported)
                     && runner.link.is_connected()
@@ -373,7 +374,8 @@ impl Inner {
                 } else if !may_serve && is_listed {
                     self.unlist(id);
                 }
-                if is_open && was_open_since.is_none() {
+                // A new runner's ways are open until policies hold for it, which says nothing of others.
+                if is_open && was_open_since.is_none() && was_proven {
                     self.doubts.begin(&pool, Instant::now());
                     self.warm.remove(&pool);
                 }
