@@ -24,7 +24,8 @@ pub struct Args {
     pub command: Command,
 }
 
-/// How to reach a service. `run`, `serve`, `bench`, `doctor` and `token` need none.
+/// How to reach a service. `run`, `serve`, `doctor` and `token` need none, nor `bench`
+/// without --kubernetes.
 #[derive(Debug, Clone, ClapArgs)]
 #[command(next_help_heading = "Connection")]
 pub struct Connection {
@@ -65,7 +66,8 @@ pub enum Command {
     Token(Token),
     /// Says whether this machine can confine programs, or what a cluster lacks, and what to do about it.
     Doctor(Doctor),
-    /// Measures this machine: each figure beside the floor of the same run.
+    /// Measures this machine, or with --kubernetes an installed chart: each figure beside the floor of
+    /// the same run.
     Bench(Bench),
     /// Prints the completion script of a shell.
     Completion {
@@ -292,8 +294,22 @@ pub struct Doctor {
     pub namespace: Option<String>,
 }
 
-#[derive(Debug, ClapArgs)]
+#[derive(Debug, Default, ClapArgs)]
 pub struct Bench {
+    /// Measures the service at --address and the pool that its sandboxes come from: an installed chart.
+    /// The cluster is the one of KUBECONFIG, or the one that this runs in. What it makes there, it
+    /// takes away again.
+    #[arg(long)]
+    pub kubernetes: bool,
+    /// The SandboxPool that is measured [default: the only one with JavaScript].
+    #[arg(long, requires = "kubernetes", value_name = "NAME")]
+    pub pool: Option<String>,
+    /// The namespace of the sandboxes [default: all are looked through for pools].
+    #[arg(long, requires = "kubernetes", value_name = "NAME")]
+    pub sandbox_namespace: Option<String>,
+    /// The namespace of the service and the operator [default: found by where runners dial].
+    #[arg(long, requires = "kubernetes", value_name = "NAME")]
+    pub service_namespace: Option<String>,
     /// Takes about a tenth of the samples.
     #[arg(long)]
     pub quick: bool,

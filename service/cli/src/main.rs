@@ -68,7 +68,7 @@ async fn dispatch(args: Args) -> anyhow::Result<ExitCode> {
         Command::Engines(command) => engines::engines(&connection, command, json).await,
         Command::Token(token) => token::token(token, json),
         Command::Doctor(doctor) => doctor::doctor(doctor, json).await,
-        Command::Bench(bench) => bench::bench(bench, json).await,
+        Command::Bench(bench) => bench::bench(&connection, bench, json).await,
         Command::Completion { shell } => completion::completion(shell),
     }
 }

@@ -45,6 +45,7 @@ use seance_operator_api::sandbox::condition_type;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, timeout};
 
+pub use claims::MEMORY_RESERVE_BYTES;
 pub use cluster::{Change, Cluster, ClusterError, KubeCluster};
 pub use config::Config;
 pub use metrics::Metrics;

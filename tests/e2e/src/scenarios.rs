@@ -5,6 +5,7 @@ use futures::FutureExt as _;
 
 use crate::run::Test;
 
+mod bench;
 mod breadth;
 mod chart;
 mod clients;
@@ -47,6 +48,7 @@ pub fn all() -> Vec<Test> {
         "restricted", isolation::pods_are_restricted, "pods pass Pod Security restricted, have no API token and no resolver";
         "upgrade", upgrades::sessions_outlive_an_upgrade, "an upgrade with sessions open; warm pods are replaced";
         "authorities", upgrades::authorities_overlap, "a new CA of the link takes three upgrades, and no session notices";
+        "bench", bench::all_figures_are_measured_and_nothing_stays, "all figures of `seance bench --kubernetes`; nothing of it stays, interrupted or not";
         "uninstall", upgrades::uninstalling_leaves_nothing, "sandbox 11: uninstalled with sessions open, everything is gone within a minute";
     }
 }

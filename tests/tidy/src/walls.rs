@@ -41,7 +41,8 @@ const WALLS: &[Wall] = &[
         tests_use: &["seance-store"],
     },
     Wall { name: "seance-server", uses: SERVICE, tests_use: &["seance-runner", "seance-operator-api"] },
-    // It picks the backend and hands it to the server, and its bench measures rooms on their own.
+    // It picks the backend and hands it to the server, and its bench measures rooms on their own and
+    // pools of a cluster.
     Wall {
         name: "seance-cli",
         uses: &[
@@ -52,6 +53,7 @@ const WALLS: &[Wall] = &[
             "seance-core",
             "seance-broker",
             "seance-store",
+            "seance-operator-api",
         ],
         tests_use: &[],
     },

@@ -1,35 +1,24 @@
 //! The figures, each with how it is measured.
 
 use std::collections::HashMap;
-use std::pin::Pin;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, PoisonError};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, ensure};
 use async_trait::async_trait;
 use seance_broker::providers::{Content, LocalAttachment, LocalCall, ToolHandler, ToolResult};
 use seance_core::ids::SessionId;
-use seance_proto::v1alpha1 as proto;
 use seance_sandbox::local::{SandboxState, SandboxStatus};
 use tokio::task::JoinSet;
 
+use super::caller::{Calls, intervals, loop_of, tick};
 use super::floors::Floors;
 use super::process;
+use super::report::{Effort, Figure, Group, millis};
 use super::world::{MAX_SANDBOXES, WARM, World};
-use super::{Effort, Figure, millis};
-
-/// Figures that are measured together.
-pub struct Group {
-    /// Their names.
-    pub names: &'static [&'static str],
-    /// How.
-    pub measure: for<'a> fn(&'a World, &'a Floors, Effort) -> Measured<'a>,
-}
-
-type Measured<'a> = Pin<Box<dyn Future<Output = Result<Vec<Figure>>> + 'a>>;
 
 /// All figures, in the order they are measured.
-pub const FIGURES: &[Group] = &[
+pub const FIGURES: &[Group<World, Floors>] = &[
     Group { names: &["commit"], measure: |w, f, e| Box::pin(commit(w, f, e)) },
     Group { names: &["warm_open", "open_to_first_output"], measure: |w, f, e| Box::pin(open(w, f, e)) },
     Group { names: &["next_program"], measure: |w, f, e| Box::pin(next_program(w, f, e)) },
@@ -58,7 +47,7 @@ pub const FIGURES: &[Group] = &[
 /// A tool in this process that answers at once and remembers when it was called.
 #[derive(Default)]
 struct Clock {
-    called: Mutex<Vec<Instant>>,
+    called: Calls,
 }
 
 #[async_trait]
@@ -69,26 +58,10 @@ impl ToolHandler for Clock {
     }
 }
 
-impl Clock {
-    /// From each call to the next: the way from the tool to the program and back, in milliseconds.
-    fn intervals(&self) -> Vec<f64> {
-        let called = self.called.lock().unwrap_or_else(PoisonError::into_inner);
-        called.windows(2).map(|pair| millis(pair[1] - pair[0])).collect()
-    }
-}
-
-fn tick(read_only: bool) -> proto::Tool {
-    proto::Tool { name: "tick".to_owned(), read_only, ..Default::default() }
-}
-
 fn attach(world: &World, session: &str, clock: &Arc<Clock>) -> Result<LocalAttachment> {
     let session: SessionId = session.parse()?;
     let handler: Arc<dyn ToolHandler> = clock.clone();
     Ok(world.service.sessions().providers().attach_local(session, &[], handler)?)
-}
-
-fn loop_of(n_calls: usize) -> String {
-    format!("for (let n = 0; n < {n_calls}; n++) await tools.tick({{}});")
 }
 
 async fn commit(world: &World, floors: &Floors, effort: Effort) -> Result<Vec<Figure>> {
@@ -121,15 +94,15 @@ async fn open(world: &World, floors: &Floors, effort: Effort) -> Result<Vec<Figu
         for _ in 0..OPENS_OF_A_POOL.min(n - opens.len()) {
             due.tick().await;
             let began = Instant::now();
-            let session = world.open(&[]).await?;
+            let session = world.caller.open(&[]).await?;
             opens.push(millis(began.elapsed()));
             let mut first = None;
-            world.run(&session, "text('x')", |_| first = first.or(Some(began.elapsed()))).await?;
+            world.caller.run(&session, "text('x')", |_| first = first.or(Some(began.elapsed()))).await?;
             firsts.push(millis(first.context("a program wrote nothing")?));
             sessions.push(session);
         }
         for session in sessions {
-            world.close(&session).await?;
+            world.caller.close(&session).await?;
         }
     }
     Ok(vec![
@@ -161,14 +134,14 @@ pub async fn until_warm(world: &World) {
 }
 
 async fn next_program(world: &World, floors: &Floors, effort: Effort) -> Result<Vec<Figure>> {
-    let session = world.open(&[]).await?;
+    let session = world.caller.open(&[]).await?;
     let mut samples = Vec::new();
     for _ in 0..effort.samples(500) {
         let began = Instant::now();
-        world.run(&session, "1", |_| {}).await?;
+        world.caller.run(&session, "1", |_| {}).await?;
         samples.push(millis(began.elapsed()));
     }
-    world.close(&session).await?;
+    world.caller.close(&session).await?;
     let floor_p50 = Some(floors.context + 2.0 * floors.commit + floors.grpc);
     let floor = "QuickJS context, two commits, a gRPC round trip";
     Ok(vec![Figure { name: "next_program", unit: "ms", samples, floor_p50, floor }])
@@ -180,16 +153,16 @@ async fn tool_call(world: &World, floors: &Floors, effort: Effort) -> Result<Vec
         ("tool_call", true, floors.grpc, "gRPC round trip"),
         ("tool_call_committed", false, floors.grpc + 2.0 * floors.commit, "gRPC round trip and two commits"),
     ] {
-        let session = world.open(&[tick(read_only)]).await?;
+        let session = world.caller.open(&[tick(read_only)]).await?;
         let clock = Arc::new(Clock::default());
         let attachment = attach(world, &session, &clock)?;
-        world.run(&session, &loop_of(effort.samples(5_000)), |_| {}).await?;
+        world.caller.run(&session, &loop_of(effort.samples(5_000)), |_| {}).await?;
         drop(attachment);
-        world.close(&session).await?;
+        world.caller.close(&session).await?;
         figures.push(Figure {
             name,
             unit: "ms",
-            samples: clock.intervals(),
+            samples: intervals(&clock.called),
             floor_p50: Some(floor_p50),
             floor,
         });
@@ -200,14 +173,13 @@ async fn tool_call(world: &World, floors: &Floors, effort: Effort) -> Result<Vec
 
 /// The same over a provider's stream.
 async fn tool_call_grpc(world: &World, floors: &Floors, effort: Effort) -> Result<Figure> {
-    let session = world.open(&[tick(true)]).await?;
-    let calls = Arc::new(Mutex::new(Vec::new()));
-    let serving = super::world::serve_at_once(&world.client, &session, calls.clone()).await?;
-    world.run(&session, &loop_of(effort.samples(2_000)), |_| {}).await?;
+    let session = world.caller.open(&[tick(true)]).await?;
+    let calls = Calls::default();
+    let serving = world.caller.serve_at_once(&session, calls.clone()).await?;
+    world.caller.run(&session, &loop_of(effort.samples(2_000)), |_| {}).await?;
     drop(serving);
-    world.close(&session).await?;
-    let called = calls.lock().unwrap_or_else(PoisonError::into_inner);
-    let samples = called.windows(2).map(|pair: &[Instant]| millis(pair[1] - pair[0])).collect();
+    world.caller.close(&session).await?;
+    let samples = intervals(&calls);
     let floor_p50 = Some(2.0 * floors.grpc);
     Ok(Figure { name: "tool_call_grpc", unit: "ms", samples, floor_p50, floor: "two gRPC round trips" })
 }
@@ -243,7 +215,7 @@ async fn calls_per_second(world: &World, floors: &Floors, effort: Effort) -> Res
 async fn rate(world: &World, n_sessions: usize, n_calls: usize) -> Result<(f64, f64)> {
     let mut sessions = Vec::new();
     for _ in 0..n_sessions {
-        let session = world.open(&[tick(true)]).await?;
+        let session = world.caller.open(&[tick(true)]).await?;
         let clock = Arc::new(Clock::default());
         let attachment = attach(world, &session, &clock)?;
         sessions.push((session, attachment));
@@ -253,12 +225,12 @@ async fn rate(world: &World, n_sessions: usize, n_calls: usize) -> Result<(f64, 
         "for (let n = 0; n < {n_calls}; n += 8) await Promise.all(Array.from({{length: 8}}, () => tools.tick({{}})));"
     );
     let (began, used_before) = (Instant::now(), process::processor_time()?);
-    let runs = sessions.iter().map(|(session, _)| world.run(session, &source, |_| {}));
+    let runs = sessions.iter().map(|(session, _)| world.caller.run(session, &source, |_| {}));
     let ended: Result<Vec<()>> = futures::future::join_all(runs).await.into_iter().collect();
     ended?;
     let (elapsed, used) = (began.elapsed(), process::processor_time()? - used_before);
     for (session, _) in &sessions {
-        world.close(session).await?;
+        world.caller.close(session).await?;
     }
     let n = (n_calls.div_ceil(8) * 8 * n_sessions) as f64;
     Ok((n / elapsed.as_secs_f64(), n / used.as_secs_f64()))
@@ -266,7 +238,7 @@ async fn rate(world: &World, n_sessions: usize, n_calls: usize) -> Result<(f64, 
 
 async fn output(world: &World, _floors: &Floors, effort: Effort) -> Result<Vec<Figure>> {
     let bytes = effort.samples(200) as u64 * 1024 * 1024 / 10;
-    let session = world.open_with(&[], HashMap::from([("output_bytes".to_owned(), 1 << 30)]), None).await?;
+    let session = world.caller.open_with(HashMap::from([("output_bytes".to_owned(), 1 << 30)]), None).await?;
     let piece = 64 * 1024;
     let source =
         format!("const s = 'x'.repeat({piece}); for (let n = 0; n < {}; n++) text(s);", bytes / piece);
@@ -275,13 +247,14 @@ async fn output(world: &World, _floors: &Floors, effort: Effort) -> Result<Vec<F
     let mut seen = 0_u64;
     let began = Instant::now();
     world
+        .caller
         .run(&session, &source, |data| {
             seen += data.len() as u64;
             peak = peak.max(process::resident_bytes(std::process::id()).unwrap_or(0));
         })
         .await?;
     let elapsed = began.elapsed();
-    world.close(&session).await?;
+    world.caller.close(&session).await?;
     // A newline stands between the pieces.
     ensure!(seen == bytes / piece * (piece + 1) - 1, "output was {seen} bytes, not what was written");
     let rate = seen as f64 / elapsed.as_secs_f64();
@@ -336,9 +309,9 @@ async fn stored_session(
     tenant: &seance_core::ids::TenantId,
 ) -> Result<seance_core::session::SessionRecord> {
     use seance_core::store::Append;
-    let open = world.open(&[]).await?;
+    let open = world.caller.open(&[]).await?;
     let template = world.service.sessions().get(tenant, open.parse()?).await?;
-    world.close(&open).await?;
+    world.caller.close(&open).await?;
     let id = SessionId::mint(
         template.created_at,
         *uuid::Uuid::new_v4().as_bytes().first_chunk().expect("16 bytes"),
@@ -378,17 +351,14 @@ async fn resident_session(world: &World, _floors: &Floors, effort: Effort) -> Re
             until_idle(world).await;
             before = process::resident_bytes(std::process::id())?;
         }
-        sessions.push(world.open_with(&[], HashMap::new(), idle).await?);
+        sessions.push(world.caller.open_with(HashMap::new(), idle).await?);
     }
     until_idle(world).await;
     let after = process::resident_bytes(std::process::id())?;
     let mut closing = JoinSet::new();
     for session in sessions {
-        let client = world.client.clone();
-        closing.spawn(async move {
-            let request = proto::CloseRequest { session_id: session, ..Default::default() };
-            client.sessions.clone().close(request).await
-        });
+        let caller = world.caller.clone();
+        closing.spawn(async move { caller.close(&session).await });
     }
     while let Some(closed) = closing.join_next().await {
         closed??;

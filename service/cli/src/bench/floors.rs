@@ -5,8 +5,9 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, Result};
 use seance_proto::v1alpha1 as proto;
 
+use super::report::{Effort, millis, percentile};
 use super::world::World;
-use super::{Effort, millis, percentile};
+use crate::client::Client;
 
 /// Medians, in milliseconds unless said otherwise.
 pub struct Floors {
@@ -27,13 +28,14 @@ impl Floors {
         Ok(Self {
             process: process_start(effort.samples(200))?,
             context: bare_context(effort.samples(500))?,
-            grpc: round_trip(world, effort.samples(2_000)).await?,
+            grpc: round_trip(&world.caller.client, effort.samples(2_000)).await?,
             commit: median(&commits.await.context("can't measure a bare commit")?),
         })
     }
 }
 
-fn median(samples: &[Duration]) -> f64 {
+/// The median, in milliseconds.
+pub fn median(samples: &[Duration]) -> f64 {
     let samples: Vec<f64> = samples.iter().map(|sample| millis(*sample)).collect();
     percentile(&samples, 50.0)
 }
@@ -48,7 +50,8 @@ fn process_start(n: usize) -> Result<f64> {
     Ok(median(&samples))
 }
 
-fn bare_context(n: usize) -> Result<f64> {
+/// A QuickJS context of this process's own, which adds one and one.
+pub fn bare_context(n: usize) -> Result<f64> {
     let mut samples = Vec::with_capacity(n);
     for _ in 0..n {
         let began = Instant::now();
@@ -61,8 +64,9 @@ fn bare_context(n: usize) -> Result<f64> {
     Ok(median(&samples))
 }
 
-async fn round_trip(world: &World, n: usize) -> Result<f64> {
-    let mut server = world.client.server.clone();
+/// A request that reads memory alone, and its answer.
+pub async fn round_trip(client: &Client, n: usize) -> Result<f64> {
+    let mut server = client.server.clone();
     let mut samples = Vec::with_capacity(n);
     for _ in 0..n {
         let began = Instant::now();

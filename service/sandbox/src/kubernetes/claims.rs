@@ -14,7 +14,7 @@ use super::queue::Place;
 use super::world::{Grant, Inner, Phase, Waiting, World};
 
 /// What the runner itself needs of a pod's memory, beside a program's, in bytes.
-const MEMORY_RESERVE_BYTES: u64 = 32 << 20;
+pub const MEMORY_RESERVE_BYTES: u64 = 32 << 20;
 
 /// A runner that was taken off the list, and its reader.
 pub(super) type Taken = (SandboxId, Reader);

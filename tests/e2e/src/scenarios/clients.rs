@@ -52,7 +52,8 @@ pub async fn other_clients_find_what_they_expect(place: &mut Place) -> anyhow::R
     place.nothing_is_leaked().await
 }
 
-fn file(text: &str) -> anyhow::Result<tempfile::NamedTempFile> {
+/// A file with this text, gone with the value.
+pub(super) fn file(text: &str) -> anyhow::Result<tempfile::NamedTempFile> {
     let mut file = tempfile::NamedTempFile::new().context("making a file")?;
     file.write_all(text.as_bytes()).context("writing a file")?;
     Ok(file)
