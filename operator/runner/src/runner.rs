@@ -37,7 +37,7 @@ pub use config::{Config, Dialer, Error as ConfigError};
 use isolation::Isolation;
 use link::Link;
 use outbox::Outbox;
-use process::Event;
+use process::{Event, HostProcess};
 use spare::Spare;
 
 /// The versions of the link that this runner speaks.
@@ -131,6 +131,8 @@ struct Runner {
     session_deadline: Option<Instant>,
     epoch: u64,
     active: Option<Active>,
+    /// The host of the last program: killed, and not reaped yet.
+    dying: Option<HostProcess>,
     /// Taken, but no host is ready for it yet.
     queued: Option<Execute>,
     last_program: u64,
@@ -163,6 +165,7 @@ impl Runner {
             session_deadline: None,
             epoch: 0,
             active: None,
+            dying: None,
             queued: None,
             last_program: 0,
             applied: Vec::new(),
@@ -209,7 +212,13 @@ impl Runner {
                     self.leave().await;
                     return Ok(());
                 },
-                event = next_event(&mut self.active, is_held) => self.event(event),
+                event = next_event(&mut self.active, is_held) => if self.event(event) {
+                    // The end leaves before the tidying that nobody waits for.
+                    self.outbox.flush();
+                    tokio::task::yield_now().await;
+                    self.reap_strays(true);
+                    self.spare.start_soon();
+                },
                 exited = self.spare.next_change() => {
                     if let Some(exited) = exited {
                         self.outbox.push(attach_request::Frame::HostExited(exited));
@@ -219,6 +228,7 @@ impl Runner {
                         self.reap_strays(self.active.is_none());
                     }
                 }
+                () = gone(&mut self.dying) => self.dying = None,
                 () = self.outbox.writable(), if self.outbox.is_waiting() => {}
                 // Whoever orphaned it, it has become ours; between programs nobody may be left.
                 _ = children.recv() => self.reap_strays(self.active.is_none()),
@@ -256,7 +266,7 @@ impl Runner {
 
     /// Kills everything, says so, and lets that leave.
     async fn leave(&mut self) {
-        (self.active, self.queued) = (None, None);
+        (self.active, self.dying, self.queued) = (None, None, None);
         self.reap_strays(true);
         if self.version > 1 && self.link.is_dialled_again() {
             self.outbox.say_last(attach_request::Frame::Goodbye(Goodbye {}));
@@ -391,17 +401,20 @@ impl Runner {
         }
     }
 
-    fn event(&mut self, event: Event) {
-        let Some(active) = &mut self.active else { return };
+    /// Takes an event of the running host; whether it was its program's last.
+    fn event(&mut self, event: Event) -> bool {
+        let Some(active) = &mut self.active else { return false };
         match active.event(event) {
             Told::Nothing => {}
             Told::Frame(frame) => self.outbox.push(frame),
             Told::Ended(ended) => {
-                self.active = None;
-                self.reap_strays(true);
+                // One before it that is still there is waited for here.
+                self.dying = self.active.take().map(Active::into_host);
                 self.outbox.push(attach_request::Frame::ProgramEnded(ended));
+                return true;
             }
         }
+        false
     }
 
     fn active_as(&mut self, program: u64) -> Option<&mut Active> {
@@ -421,8 +434,9 @@ impl Runner {
         if self.has_strays {
             return;
         }
-        let hosts: BTreeSet<Pid> =
-            self.spare.processes().chain(self.active.as_ref().map(Active::pid)).collect();
+        let own = self.active.as_ref().map(Active::pid).into_iter();
+        let own = own.chain(self.dying.as_ref().map(HostProcess::pid));
+        let hosts: BTreeSet<Pid> = own.chain(self.spare.processes()).collect();
         for _ in 0..STRAY_ROUNDS_MAX {
             let mut strays = sample::children();
             strays.retain(|pid| !hosts.contains(pid));
@@ -447,6 +461,13 @@ impl Runner {
 async fn next_event(active: &mut Option<Active>, is_held: bool) -> Event {
     match active {
         Some(active) => active.next_event(is_held).await,
+        None => std::future::pending().await,
+    }
+}
+
+async fn gone(dying: &mut Option<HostProcess>) {
+    match dying {
+        Some(dying) => dying.gone().await,
         None => std::future::pending().await,
     }
 }

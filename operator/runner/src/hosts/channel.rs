@@ -16,6 +16,8 @@ use seance_proto::host::v1alpha1::{FromHost, ToHost, from_host, to_host};
 pub const HOST_SOCKET_FD: i32 = 3;
 
 const READ_BYTES: usize = 64 * 1024;
+/// How long a host that is done waits to be killed before it ends by itself.
+const KILLED_WITHIN: Duration = Duration::from_secs(1);
 
 /// What can go wrong between a host and its runner. None of it can be told to the runner.
 #[derive(Debug, thiserror::Error)]
@@ -76,6 +78,11 @@ impl Channel {
                 Err(error) => return Err(Error::Socket(error)),
             }
         }
+    }
+
+    /// Waits for the runner to kill this process. Results that come late are for nobody.
+    pub fn until_killed(&mut self) {
+        while let Ok(Some(_)) = self.receive(Some(KILLED_WITHIN)) {}
     }
 
     fn wait_readable(&self, timeout: Option<Duration>) -> Result<bool, Error> {

@@ -13,8 +13,7 @@ use super::process::{Event, Exit, HostProcess};
 use super::sample::sample;
 
 const SAMPLE_INTERVAL: Duration = Duration::from_millis(50);
-/// How long a host may go on after it said how its program ended, or after its turn's limit.
-const GRACE: Duration = Duration::from_secs(1);
+/// How long a host may go on after its turn's limit.
 const TURN_GRACE: Duration = Duration::from_millis(500);
 /// Resident memory beyond the program's heap: the host itself and copies of large values.
 const MEMORY_RESERVE_BYTES: u64 = 64 * 1024 * 1024;
@@ -37,9 +36,9 @@ pub struct Active {
     turn_began: Duration,
     /// Whether a frame has gone either way since the last look.
     has_spoken: bool,
-    /// When the host must be gone, once it has told how its program ended.
-    gone_by: Option<Instant>,
     report: Option<Ended>,
+    /// What the host had used when it was dismissed.
+    used: Option<Exit>,
     verdict: Option<(HostEnd, String)>,
     output_bytes: u64,
     last_call: u64,
@@ -52,7 +51,7 @@ pub struct Active {
 pub enum Told {
     Nothing,
     Frame(Frame),
-    /// The program is over and its host is gone. The last of a program.
+    /// The program is over and its host is gone, or killed and about to be. The last of a program.
     Ended(ProgramEnded),
 }
 
@@ -87,8 +86,8 @@ impl Active {
             next_sample: now + SAMPLE_INTERVAL,
             turn_began: Duration::ZERO,
             has_spoken: true,
-            gone_by: None,
             report: None,
+            used: None,
             verdict: None,
             output_bytes: 0,
             last_call: 0,
@@ -114,20 +113,12 @@ impl Active {
 
     /// When [`Self::tick`] is due.
     pub fn next_tick(&self) -> Instant {
-        let mut next = self.next_sample;
-        for deadline in [self.wall_deadline, self.gone_by].into_iter().flatten() {
-            next = next.min(deadline);
-        }
-        next
+        self.wall_deadline.map_or(self.next_sample, |deadline| deadline.min(self.next_sample))
     }
 
     /// Holds the limits that need a look from outside.
     pub fn tick(&mut self) {
         let now = Instant::now();
-        if self.gone_by.is_some_and(|by| by <= now) {
-            self.gone_by = None;
-            self.host.kill();
-        }
         if self.wall_deadline.is_some_and(|deadline| deadline <= now) {
             self.wall_deadline = None;
             self.condemn(HostEnd::WallLimit, String::new());
@@ -147,8 +138,17 @@ impl Active {
                 self.condemn(HostEnd::Protocol, what);
                 Told::Nothing
             }
+            Event::Silent => {
+                let used = self.used.take().unwrap_or_default();
+                Told::Ended(self.ended(used))
+            }
             Event::Exited(exit) => Told::Ended(self.ended(exit)),
         }
+    }
+
+    /// The host of a program that is over; it may still have to be reaped.
+    pub fn into_host(self) -> HostProcess {
+        self.host
     }
 
     /// Passes a result on, once.
@@ -220,7 +220,7 @@ impl Active {
             }
             from_host::Frame::Ended(ended) => {
                 self.report = Some(ended);
-                self.gone_by = Some(Instant::now() + GRACE);
+                self.used = self.host.dismiss();
                 Told::Nothing
             }
         }
@@ -273,12 +273,14 @@ impl Active {
             (None, Some(verdict)) => verdict,
             (None, None) => (self.classify(&exit, peak_memory_bytes), String::new()),
         };
+        // A host that told its end was killed by us and not by what it did.
+        let is_killed = self.report.is_some();
         ProgramEnded {
             program: self.program,
             end: end.into(),
             report: self.report.take(),
-            signal: exit.signal,
-            exit_status: exit.status,
+            signal: if is_killed { String::new() } else { exit.signal },
+            exit_status: if is_killed { 0 } else { exit.status },
             cpu_us: exit.cpu_us,
             wall_us: self.started.elapsed().as_micros() as u64,
             peak_memory_bytes,

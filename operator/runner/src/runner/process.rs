@@ -35,6 +35,7 @@ pub struct HostProcess {
     unsent: VecDeque<Bytes>,
     stdout: Option<Receiver>,
     stderr: Option<Receiver>,
+    is_dismissed: bool,
     ended: Option<Exit>,
     scratch: Vec<u8>,
 }
@@ -49,6 +50,8 @@ pub enum Event {
     Output(OutputSource, Bytes),
     /// It sent what is no frame.
     Violation(String),
+    /// It was dismissed, and everything it wrote until then has been read. The last event.
+    Silent,
     /// It has ended, was reaped, and everything it wrote has been read. The last event.
     Exited(Exit),
 }
@@ -133,6 +136,7 @@ impl HostProcess {
             unsent: VecDeque::new(),
             stdout: stdout.map(Receiver::from_owned_fd).transpose()?,
             stderr: stderr.map(Receiver::from_owned_fd).transpose()?,
+            is_dismissed: false,
             ended: None,
             scratch: vec![0; READ_BYTES],
         })
@@ -166,6 +170,26 @@ impl HostProcess {
         }
     }
 
+    /// Kills a host that has said that it is done, and gives what it used until now; its end is not
+    /// waited for, since taking its memory down takes the kernel longer than a small program ran.
+    /// Nothing where that can't be seen, because it has begun to end or `/proc` hides it: then its
+    /// exit tells.
+    pub fn dismiss(&mut self) -> Option<Exit> {
+        let used = usage(self.pid);
+        self.kill();
+        let (cpu_us, peak_memory_bytes) = used?;
+        self.is_dismissed = true;
+        Some(Exit { cpu_us, peak_memory_bytes, ..Exit::default() })
+    }
+
+    /// Waits until a dismissed host is gone, and reaps it. Losing this future loses nothing.
+    pub async fn gone(&mut self) {
+        if self.ended.is_none() {
+            drop(self.pidfd.readable().await);
+            self.ended = Some(reap(self.pid, libc::WNOHANG).unwrap_or_default());
+        }
+    }
+
     /// Whether the process has ended, even if nobody has looked yet.
     pub fn has_ended(&self) -> bool {
         self.ended.is_some() || is_readable(self.pidfd.get_ref().as_fd())
@@ -175,7 +199,8 @@ impl HostProcess {
     /// has to wait. Losing this future loses nothing.
     pub async fn next_event(&mut self, is_held: bool) -> Event {
         loop {
-            if !is_held || self.ended.is_some() {
+            let is_over = self.is_dismissed || self.ended.is_some();
+            if !is_held || is_over {
                 match self.decoder.next_message::<FromHost>() {
                     Ok(Some(FromHost { frame: Some(frame) })) => return Event::Frame(frame),
                     Ok(Some(FromHost { frame: None })) => {
@@ -185,11 +210,11 @@ impl HostProcess {
                     Err(error) => return self.violation(error.to_string()),
                 }
             }
-            if let Some(exit) = self.ended.clone() {
+            if is_over {
                 match self.drain() {
                     Drained::Event(event) => return event,
                     Drained::Frames => continue,
-                    Drained::Nothing => return Event::Exited(exit),
+                    Drained::Nothing => return self.ended.clone().map_or(Event::Silent, Event::Exited),
                 }
             }
             let is_read = !is_held;
@@ -256,8 +281,8 @@ impl HostProcess {
         }
     }
 
-    /// Reads what a host that has ended left in its socket and pipes. Nothing waits here: whoever
-    /// could still write has been killed.
+    /// Reads what a host that has ended or was dismissed left in its socket and pipes. Nothing waits
+    /// here: whoever could still write has been killed.
     fn drain(&mut self) -> Drained {
         if let Some(socket) = &self.socket {
             match read_now(socket.as_fd(), &mut self.scratch) {
@@ -400,6 +425,25 @@ pub fn reap(pid: Pid, flags: i32) -> Option<Exit> {
         cpu_us: micros(usage.ru_utime) + micros(usage.ru_stime),
         peak_memory_bytes: usage.ru_maxrss.unsigned_abs() * 1024,
     })
+}
+
+/// Processor time in microseconds and the largest resident size in bytes of a process that has not
+/// begun to end.
+fn usage(pid: Pid) -> Option<(u64, u64)> {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
+    let peak = status.lines().find_map(|line| line.strip_prefix("VmHWM:"))?;
+    let peak_kib: u64 = peak.trim().strip_suffix(" kB")?.parse().ok()?;
+    Some((cpu_us(pid)?, peak_kib * 1024))
+}
+
+fn cpu_us(pid: Pid) -> Option<u64> {
+    let mut clock = 0;
+    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: both out parameters are ours and of the right type.
+    let failed = unsafe {
+        libc::clock_getcpuclockid(pid.as_raw(), &mut clock) != 0 || libc::clock_gettime(clock, &mut time) != 0
+    };
+    (!failed).then(|| time.tv_sec.unsigned_abs() * 1_000_000 + time.tv_nsec.unsigned_abs() / 1000)
 }
 
 fn signal_name(number: i32) -> String {

@@ -13,6 +13,9 @@ use super::process::{Event, Exit, HostProcess, Requested};
 /// A host that ends before it was used is tried again after this, doubling each time.
 const BACKOFF_MIN: Duration = Duration::from_millis(10);
 const BACKOFF_MAX: Duration = Duration::from_secs(5);
+/// How long after a host was taken the next one is started, where its program goes on that long:
+/// forking would take the processor from the program that has just begun.
+const START_DELAY: Duration = Duration::from_millis(10);
 /// How long a host may take to get ready, the start of its parent included.
 const READY_TIMEOUT: Duration = Duration::from_secs(10);
 /// Bytes of standard error that are counted.
@@ -71,16 +74,24 @@ impl Spare {
     }
 
     /// The ready host and its version; nothing when none is ready. The next one is started by
-    /// [`Self::next_change`].
+    /// [`Self::next_change`], a little later or after [`Self::start_soon`].
     pub fn take(&mut self) -> Option<(HostProcess, String)> {
         if !matches!(&self.state, State::Ready { host, .. } if !host.has_ended()) {
             return None;
         }
-        let State::Ready { host, version } = std::mem::replace(&mut self.state, State::nothing()) else {
+        let later = State::None { until: Instant::now() + START_DELAY };
+        let State::Ready { host, version } = std::mem::replace(&mut self.state, later) else {
             return None;
         };
         self.n_failures = 0;
         Some((host, version))
+    }
+
+    /// Starts the next host without the delay after the last was taken.
+    pub fn start_soon(&mut self) {
+        if let (State::None { until }, 0) = (&mut self.state, self.n_failures) {
+            *until = Instant::now();
+        }
     }
 
     /// The version of the host that is ready.
@@ -138,7 +149,8 @@ impl Spare {
                 (_, Event::Output(OutputSource::Stderr, data)) => {
                     self.stderr_bytes = (self.stderr_bytes + data.len() as u64).min(STDERR_BYTES_MAX);
                 }
-                (_, Event::Output(..)) => {}
+                // None of them is ever dismissed.
+                (_, Event::Output(..) | Event::Silent) => {}
                 // Who speaks before being spoken to is not fit for a program.
                 (Source::Parent, Event::Frame(_) | Event::Violation(_)) => self.kill(),
                 (Source::Host, Event::Frame(_) | Event::Violation(_)) => {

@@ -74,9 +74,10 @@ async fn a_host_killed_at_work_is_lost_with_its_signal() {
 #[tokio::test]
 async fn a_host_killed_between_programs_is_replaced() {
     let mut service = Service::assigned(Options::default()).await;
+    let [_, mut used] = service.settled(0).await;
     assert_eq!(service.value(1, "1").await, "1");
     for program in 2..5 {
-        let spare = service.spare_host();
+        let [_, spare] = service.settled(used).await;
         kill(Pid::from_raw(spare), Signal::SIGKILL).unwrap();
         loop {
             if let FromRunner::HostExited(exited) = service.next().await {
@@ -84,6 +85,7 @@ async fn a_host_killed_between_programs_is_replaced() {
                 break;
             }
         }
+        [_, used] = service.settled(spare).await;
         assert_eq!(service.value(program, "3").await, "3");
     }
 }
@@ -93,8 +95,10 @@ async fn a_host_killed_between_programs_is_replaced() {
 #[tokio::test]
 async fn a_warm_parent_that_is_killed_is_replaced() {
     let mut service = Service::assigned(Options::default()).await;
+    let mut used = 0;
     for program in 1..4 {
-        let parent = *service.processes().first().expect("a warm parent");
+        let [parent, spare] = service.settled(used).await;
+        used = spare;
         kill(Pid::from_raw(parent), Signal::SIGKILL).unwrap();
         loop {
             if let FromRunner::HostExited(exited) = service.next().await {
@@ -163,14 +167,23 @@ async fn a_hostile_host_only_ends_its_own_program() {
     assert_eq!((truncated.end(), truncated.exit_status), (HostEnd::Lost, 3), "{truncated:?}");
 }
 
-/// A host that says it is done and stays is ended; what it said counts (I21).
+/// A host that says it is done and stays is ended at once; what it said counts (I21).
 #[tokio::test]
 async fn a_host_that_does_not_go_is_ended() {
     let bytes =
         frame(from_host::Frame::Ended(Ended { value_json: Some("1".to_owned()), ..Ended::default() }));
-    let ended = hostile(&bytes, "exec sleep 60").await;
-    assert_eq!((ended.end(), ended.signal.as_str()), (HostEnd::Reported, "SIGKILL"));
-    assert!(ended.wall_us < 5_000_000);
+    let script = hostile_script(&bytes, "exec sleep 60");
+    let mut service = Service::assigned(Options { host_script: Some(script.1.clone()) }).await;
+    let [_, host] = service.settled(0).await;
+    service.execute(1, "").await;
+    let ended = service.ended().await;
+    assert_eq!((ended.end(), ended.signal.as_str(), ended.exit_status), (HostEnd::Reported, "", 0));
+    assert!(ended.wall_us < 5_000_000 && ended.cpu_us > 0 && ended.peak_memory_bytes > 0, "{ended:?}");
+    let deadline = Instant::now() + Duration::from_secs(5);
+    while service.processes().contains(&host) {
+        assert!(Instant::now() < deadline, "the host is still there");
+        tokio::task::yield_now().await;
+    }
 }
 
 /// Case 58, sandbox 37: stray output is output, whole and before the end; what a host leaves behind
@@ -216,7 +229,7 @@ async fn stray_output_counts_against_the_output_limit() {
 #[tokio::test]
 async fn hosts_are_confined_and_have_nothing_to_reach() {
     let service = Service::assigned(Options::default()).await;
-    let host = service.spare_host();
+    let [_, host] = service.settled(0).await;
     let mut open: Vec<i32> = std::fs::read_dir(format!("/proc/{host}/fd"))
         .unwrap()
         .map(|entry| entry.unwrap().file_name().to_str().unwrap().parse().unwrap())

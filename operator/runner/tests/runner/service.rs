@@ -5,7 +5,7 @@ use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use seance_proto::host::v1alpha1::{CallResult as Answer, HostLimits, ToolName, call_result};
 use seance_proto::link::v1alpha1::link_server::{Link, LinkServer};
@@ -229,9 +229,17 @@ impl Service {
         *self.processes().get(1).expect("a running host")
     }
 
-    /// The host that is ready for the next program.
-    pub fn spare_host(&self) -> i32 {
-        *self.processes().get(1..).and_then(<[i32]>::last).expect("a spare host")
+    /// The warm parent and the host for the next program, once there are no others: an earlier host,
+    /// `gone`, is reaped a moment after its end was told.
+    pub async fn settled(&self, gone: i32) -> [i32; 2] {
+        let deadline = Instant::now() + DEADLINE;
+        loop {
+            match self.processes()[..] {
+                [parent, spare] if parent != gone && spare != gone => return [parent, spare],
+                _ => assert!(Instant::now() < deadline, "too many or too few: {:?}", self.processes()),
+            }
+            tokio::task::yield_now().await;
+        }
     }
 
     /// The runner's children, by age: the warm parent and hosts.

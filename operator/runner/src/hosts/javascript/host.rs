@@ -160,8 +160,8 @@ impl Host {
         self.end(Outcome::Failed(ProgramError { code: code.to_owned(), message, ..Default::default() }))
     }
 
-    /// Tells the runner how the program ended and ends the process, which is the surest way to let
-    /// no more of the program run.
+    /// Tells the runner how the program ended and waits to be killed by it, after it has taken the
+    /// measure of this process. No code of the program runs any more.
     pub fn end(&self, outcome: Outcome) -> ! {
         for (_, message) in self.rejections.take() {
             self.warn("unhandled_rejection", message);
@@ -181,6 +181,7 @@ impl Host {
             Outcome::Failed(error) => ended.error = Some(error),
         }
         self.send(from_host::Frame::Ended(ended));
+        self.channel.borrow_mut().until_killed();
         exit_now(0)
     }
 }
