@@ -10,6 +10,7 @@ mod files;
 mod read;
 mod schema;
 mod sweep;
+mod tables;
 mod writer;
 
 use std::path::PathBuf;

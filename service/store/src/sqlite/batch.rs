@@ -1,5 +1,5 @@
 //! One transaction of many appends: what each adds is packed by table, so that a batch of any size
-//! is a fixed number of statements and one trip to the database's thread.
+//! is one statement and one trip to the database's thread.
 //!
 //! Rejected: a savepoint per append (several trips each, and the trips are what costs), and lists
 //! of `VALUES` (another statement for every number of rows).
@@ -12,9 +12,10 @@ use seance_core::session::SessionState;
 use seance_core::store::{DoneRequest, Error, NewBlob};
 use seance_core::time::Timestamp;
 use serde::Serialize;
+use sqlx::Arguments;
 use sqlx::sqlite::SqliteArguments;
-use sqlx::{Arguments, AssertSqlSafe};
 
+use super::tables::{TABLES, Table};
 use crate::rules::{CatalogTotals, Head, PUT_AGAIN_AFTER, Staged, StagedEvent, admit, taken_over};
 
 /// Bytes of a blob in one row.
@@ -142,36 +143,34 @@ impl Batch {
         Ok(())
     }
 
-    /// The transaction, commit included, with its number in `totals`.
-    pub fn into_statement(mut self) -> (Facts, AssertSqlSafe<String>, SqliteArguments) {
+    /// What to bind to [`super::tables::insert`], which is the whole transaction, and its number in
+    /// `totals`.
+    pub fn into_arguments(mut self) -> (Facts, SqliteArguments) {
         self.facts.totals.commits += 1;
         let heads = self.heads();
-        // Every text that goes in is a constant of this file.
-        let mut sql = String::from("BEGIN IMMEDIATE;");
         let mut arguments = SqliteArguments::default();
-        for (table, rows) in [
-            (NEW_SESSIONS, self.sessions),
-            (EVENTS, self.events),
-            (HEADS, heads),
-            (RECORDS, self.records),
-            (PROGRAMS, self.programs),
-            (BLOBS, self.blobs),
-            (CHUNKS, self.chunks),
-            (SANDBOXES, self.sandboxes),
-            (REQUESTS, self.requests),
-            (CATALOGS, self.catalogs),
-            (CATALOGS_AGAIN, self.catalogs_again),
-            (CATALOG_NAMES, self.catalog_names),
-        ] {
-            rows.bind(table, &mut sql, &mut arguments);
+        let rows = [
+            self.sessions,
+            self.events,
+            heads,
+            self.records,
+            self.programs,
+            self.blobs,
+            self.chunks,
+            self.sandboxes,
+            self.requests,
+            self.catalogs,
+            self.catalogs_again,
+            self.catalog_names,
+        ];
+        for (table, rows) in TABLES.into_iter().zip(rows) {
+            rows.bind(table, &mut arguments);
         }
-        sql.push_str(TOTALS);
         let totals = self.facts.totals;
         for total in [totals.commits, totals.n_sessions, totals.n_events, totals.bytes] {
             bind(&mut arguments, total);
         }
-        sql.push_str("COMMIT");
-        (self.facts, AssertSqlSafe(sql), arguments)
+        (self.facts, arguments)
     }
 
     fn new_session(&mut self, staged: &Staged) -> i64 {
@@ -292,94 +291,19 @@ impl Rows {
             .expect("numbers and texts are JSON, and memory takes them all");
     }
 
-    fn bind(mut self, table: Table, sql: &mut String, arguments: &mut SqliteArguments) {
-        if self.json.is_empty() {
-            return;
+    /// Nothing where there are no rows.
+    fn bind(mut self, table: Table, arguments: &mut SqliteArguments) {
+        if !self.json.is_empty() {
+            self.json.push(b']');
         }
-        self.json.push(b']');
-        sql.push_str(table.sql);
+        let is_some = !self.json.is_empty();
         if table.has_bytes {
-            bind(arguments, self.bytes);
+            bind(arguments, is_some.then_some(self.bytes));
         }
-        bind(arguments, String::from_utf8(self.json).expect("serde_json writes UTF-8"));
+        let json = String::from_utf8(self.json).expect("serde_json writes UTF-8");
+        bind(arguments, is_some.then_some(json));
     }
 }
-
-/// How rows go into a table.
-#[derive(Debug, Clone, Copy)]
-struct Table {
-    sql: &'static str,
-    /// The first parameter is the rows' bytes, the next one their JSON; else there is only the JSON.
-    has_bytes: bool,
-}
-
-const NEW_SESSIONS: Table = Table {
-    sql: "INSERT INTO sessions (session, id, tenant, state, epoch, last_seq, last_at, bytes)
-          SELECT value->>0, value->>1, value->>2, 0, 0, 0, 0, 0 FROM json_each(?);",
-    has_bytes: false,
-};
-const EVENTS: Table = Table {
-    sql: "INSERT INTO events (session, seq, body)
-          SELECT value->>0, value->>1, substr(?, value->>2, value->>3) FROM json_each(?);",
-    has_bytes: true,
-};
-const HEADS: Table = Table {
-    sql: "UPDATE sessions SET state = h.value->>1, epoch = h.value->>2, last_seq = h.value->>3,
-              last_at = h.value->>4, closed_at = h.value->>5, bytes = bytes + (h.value->>6)
-          FROM json_each(?) AS h WHERE sessions.session = h.value->>0;",
-    has_bytes: false,
-};
-const RECORDS: Table = Table {
-    sql: "INSERT OR REPLACE INTO records (session, labels, body)
-          SELECT value->>0, value->>1, substr(?, value->>2, value->>3) FROM json_each(?);",
-    has_bytes: true,
-};
-const PROGRAMS: Table = Table {
-    sql: "INSERT OR REPLACE INTO programs (session, number, body)
-          SELECT value->>0, value->>1, substr(?, value->>2, value->>3) FROM json_each(?);",
-    has_bytes: true,
-};
-/// A blob that is there already stays as it is.
-const BLOBS: Table = Table {
-    sql: "INSERT OR IGNORE INTO blobs (session, id, media_type, bytes)
-          SELECT value->>0, value->>1, value->>2, value->>3 FROM json_each(?);",
-    has_bytes: false,
-};
-const CHUNKS: Table = Table {
-    sql: "INSERT OR IGNORE INTO blob_chunks (session, blob, n, data)
-          SELECT value->>0, value->>1, value->>2, substr(?, value->>3, value->>4) FROM json_each(?);",
-    has_bytes: true,
-};
-const SANDBOXES: Table = Table {
-    sql: "INSERT INTO sandboxes (id, used, acknowledged)
-          SELECT value->>0, value->>1, value->>2 FROM json_each(?) WHERE true
-          ON CONFLICT (id) DO UPDATE SET used = max(used, excluded.used),
-              acknowledged = max(acknowledged, excluded.acknowledged);",
-    has_bytes: false,
-};
-const REQUESTS: Table = Table {
-    sql: "INSERT INTO requests (tenant, method, key, digest, outcome, at)
-          SELECT r.value->>0, r.value->>1, r.value->>2, r.value->>3, r.value->>4, r.value->>5
-          FROM json_each(?) AS r;",
-    has_bytes: false,
-};
-const CATALOGS: Table = Table {
-    sql: "INSERT INTO catalogs (tenant, digest, json, put_at)
-          SELECT c.value->>0, c.value->>1, substr(?, c.value->>2, c.value->>3), c.value->>4
-          FROM json_each(?) AS c;",
-    has_bytes: true,
-};
-const CATALOGS_AGAIN: Table = Table {
-    sql: "UPDATE catalogs SET put_at = c.value->>2 FROM json_each(?) AS c
-          WHERE catalogs.tenant = c.value->>0 AND catalogs.digest = c.value->>1;",
-    has_bytes: false,
-};
-const CATALOG_NAMES: Table = Table {
-    sql: "INSERT OR IGNORE INTO catalog_names (tenant, digest, session)
-          SELECT c.value->>0, c.value->>1, c.value->>2 FROM json_each(?) AS c;",
-    has_bytes: false,
-};
-const TOTALS: &str = "UPDATE totals SET commits = ?, n_sessions = ?, n_events = ?, bytes = ?;";
 
 /// The scope of a request's key.
 pub(super) fn request_key(tenant: &TenantId, done: &DoneRequest) -> RequestKey {

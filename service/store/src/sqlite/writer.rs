@@ -19,6 +19,7 @@ use super::batch::{
 };
 use super::files::Lock;
 use super::sweep::Forget;
+use super::tables;
 use crate::codec::{decode_record, failed};
 use crate::rules::{CatalogTotals, Head, Staged};
 
@@ -103,9 +104,10 @@ pub(super) async fn connect(config: &SqliteConfig) -> Result<SqliteConnection, s
 impl Writer {
     pub async fn new(
         config: SqliteConfig,
-        connection: SqliteConnection,
+        mut connection: SqliteConnection,
         lock: Lock,
     ) -> Result<Self, sqlx::Error> {
+        tables::set_up(&mut connection).await?;
         let mut writer = Self {
             config,
             connection: Some(connection),
@@ -199,8 +201,8 @@ impl Writer {
             })
             .collect();
         if verdicts.iter().any(Result::is_ok) {
-            let (facts, sql, arguments) = batch.into_statement();
-            self.commit(facts.totals.commits, sqlx::query_with(sql, arguments)).await?;
+            let (facts, arguments) = batch.into_arguments();
+            self.commit(facts.totals.commits, sqlx::query_with(tables::insert(), arguments)).await?;
             self.remember(facts);
         }
         Ok(verdicts)
@@ -250,7 +252,9 @@ impl Writer {
     /// The connection that writes; a new one where the last failed.
     pub(super) async fn connection(&mut self) -> Result<&mut SqliteConnection, sqlx::Error> {
         if self.connection.is_none() {
-            self.connection = Some(connect(&self.config).await?);
+            let mut connection = connect(&self.config).await?;
+            tables::set_up(&mut connection).await?;
+            self.connection = Some(connection);
             self.heads.clear();
             Box::pin(self.recall()).await?;
         }
