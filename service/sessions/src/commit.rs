@@ -5,6 +5,8 @@
 //! full or away the committer tries again until it is back; new requests are refused meanwhile, and
 //! nothing that was acknowledged is lost.
 
+mod queue;
+
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -18,12 +20,13 @@ use seance_core::machine::CancelReason;
 use seance_core::sandbox::LinkSender;
 use seance_core::session::SessionRecord;
 use seance_core::store::{self, Append, SessionStore};
-use tokio::sync::{Notify, mpsc};
+use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 
 use crate::error::Error;
 use crate::once::OnceGuard;
 use crate::shared::Shared;
+use queue::{GATHERED_MAX, Receiver, Sender, queue};
 
 /// Events in one transaction of one session.
 const GROUP_EVENTS_MAX: usize = 512;
@@ -126,7 +129,7 @@ impl Gauge {
 /// The task's way to its committer. The queue is as long as the task lets it get: it reads no
 /// frames of the runner while it is long, and commands are bounded by their callers.
 pub(crate) struct Committer {
-    batches: mpsc::UnboundedSender<Batch>,
+    batches: Sender,
     pub(crate) gauge: Gauge,
 }
 
@@ -137,7 +140,7 @@ impl Committer {
         shared: Arc<Shared>,
         calls: Arc<SessionCalls>,
     ) -> (Self, impl Future<Output = ()> + Send) {
-        let (sender, receiver) = mpsc::unbounded_channel();
+        let (sender, receiver) = queue();
         let gauge = Gauge {
             inner: Arc::new(GaugeInner {
                 queued: AtomicUsize::new(0),
@@ -154,7 +157,7 @@ impl Committer {
     pub(crate) fn commit(&self, batch: Batch) {
         self.gauge.inner.queued.fetch_add(1, Ordering::AcqRel);
         if let Err(returned) = self.batches.send(batch) {
-            refuse(returned.0.effects);
+            refuse(returned.effects);
         }
     }
 }
@@ -167,37 +170,17 @@ struct Work {
 }
 
 impl Work {
-    async fn run(self, mut batches: mpsc::UnboundedReceiver<Batch>) {
+    async fn run(self, batches: Receiver) {
         let mut waiting: VecDeque<Batch> = VecDeque::new();
-        loop {
-            if waiting.is_empty() {
-                match batches.recv().await {
-                    Some(batch) => waiting.push_back(batch),
-                    None => return,
-                }
-            }
-            while let Ok(batch) = batches.try_recv() {
-                waiting.push_back(batch);
-            }
-            let until = tokio::time::Instant::now() + PATIENCE;
-            while waiting.iter().all(is_patient)
-                && let Ok(Some(batch)) = tokio::time::timeout_at(until, batches.recv()).await
-            {
-                waiting.push_back(batch);
-            }
+        while fill(&mut waiting, &batches).await {
             let (group, n_batches) = take_group(&mut waiting);
-            self.write(group, &mut waiting, &mut batches).await;
+            self.write(group, &mut waiting, &batches).await;
             self.gauge.inner.queued.fetch_sub(n_batches, Ordering::AcqRel);
             self.gauge.inner.drained.notify_one();
         }
     }
 
-    async fn write(
-        &self,
-        mut group: Batch,
-        waiting: &mut VecDeque<Batch>,
-        batches: &mut mpsc::UnboundedReceiver<Batch>,
-    ) {
+    async fn write(&self, mut group: Batch, waiting: &mut VecDeque<Batch>, batches: &Receiver) {
         if self.gauge.is_lost() {
             return refuse(group.effects);
         }
@@ -243,18 +226,25 @@ impl Work {
         wait: Duration,
         trouble: &Trouble,
         waiting: &mut VecDeque<Batch>,
-        batches: &mut mpsc::UnboundedReceiver<Batch>,
+        batches: &Receiver,
     ) {
-        let until = tokio::time::Instant::now() + wait;
-        while let Ok(Some(mut batch)) = tokio::time::timeout_at(until, batches.recv()).await {
-            answer_in_trouble(&mut batch.effects, trouble);
-            if is_empty(&batch.append) && batch.effects.is_empty() {
-                self.gauge.inner.queued.fetch_sub(1, Ordering::AcqRel);
-            } else {
-                waiting.push_back(batch);
+        let mut over = std::pin::pin!(tokio::time::sleep(wait));
+        loop {
+            let mut new = VecDeque::new();
+            batches.take(&mut new);
+            for mut batch in new {
+                answer_in_trouble(&mut batch.effects, trouble);
+                if is_empty(&batch.append) && batch.effects.is_empty() {
+                    self.gauge.inner.queued.fetch_sub(1, Ordering::AcqRel);
+                } else {
+                    waiting.push_back(batch);
+                }
+            }
+            tokio::select! {
+                () = &mut over => return,
+                () = batches.news() => {}
             }
         }
-        tokio::time::sleep_until(until).await;
     }
 
     async fn carry_out(&self, effect: Effect) {
@@ -352,14 +342,48 @@ fn is_empty(append: &Append) -> bool {
         && append.done.is_none()
 }
 
-/// Whether nobody waits for a step: it tells that a program has started or what a caller has seen.
-/// A program is begun by the commit before, and a reader may see either a moment later.
+/// Takes what is queued, and waits where that is nothing; a little longer where nobody waits for any
+/// of it. False when there is nothing and nothing will come.
+async fn fill(waiting: &mut VecDeque<Batch>, batches: &Receiver) -> bool {
+    while batches.take(waiting) && waiting.is_empty() {
+        batches.news().await;
+    }
+    if waiting.iter().all(is_patient) {
+        let mut over = std::pin::pin!(tokio::time::sleep(PATIENCE));
+        batches.gather(true);
+        // What came before the line above is taken first.
+        while batches.take(waiting) && waiting.len() < GATHERED_MAX && waiting.iter().all(is_patient) {
+            tokio::select! {
+                biased;
+                () = &mut over => break,
+                () = batches.news() => {}
+            }
+        }
+        batches.gather(false);
+        batches.take(waiting);
+    }
+    !waiting.is_empty()
+}
+
+/// Whether nobody waits for a step: it tells that a program has started, or of a call that was
+/// dispatched and delivered ahead of the log because it may be made again. A reader may see either a
+/// moment later.
 fn is_patient(batch: &Batch) -> bool {
     let append = &batch.append;
+    let is_told_later = |kind: &EventKind| {
+        matches!(
+            kind,
+            EventKind::ProgramStarted { .. }
+                | EventKind::CallMade(_)
+                | EventKind::CallDispatched { .. }
+                | EventKind::CallEnded { .. }
+        )
+    };
     append.done.is_none()
         && append.uses_sandbox.is_none()
-        && append.events.iter().all(|event| matches!(event.kind, EventKind::ProgramStarted { .. }))
-        && batch.effects.iter().all(is_ack)
+        && append.blobs.is_empty()
+        && append.events.iter().all(|event| is_told_later(&event.kind))
+        && batch.effects.iter().all(|effect| is_ack(effect) || matches!(effect, Effect::Recorded(_)))
 }
 
 fn take_group(waiting: &mut VecDeque<Batch>) -> (Batch, usize) {
