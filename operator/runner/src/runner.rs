@@ -9,6 +9,7 @@ mod active;
 mod assembly;
 mod catalogs;
 mod config;
+mod inherited;
 mod isolation;
 mod link;
 mod outbox;

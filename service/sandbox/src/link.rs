@@ -1,32 +1,33 @@
-//! The service's side of the link: one gRPC stream to each runner, over any connected stream.
+//! The service's side of the link: one stream of messages to each runner and one from it.
 //!
-//! [`serve`] drives one connection and knows nothing of listeners, so a socket pair to a local
-//! process and an accepted TLS connection are the same to it. [`Service`] does the handshake and
-//! hands a [`Link`] to whoever waits for the runner; from then on a [`Sender`] and an [`Inbox`]
-//! are polled by the session itself, with no task between it and the HTTP/2 stream. A session
-//! that doesn't receive holds its runner back by flow control, at [`STREAM_WINDOW_BYTES`].
+//! [`serve_local`] takes a process of this machine over a socket pair and hands a [`Link`] to whoever
+//! waits for it; [`serve`] drives a connection that was accepted from the network, with gRPC. From then
+//! on a [`Sender`] and an [`Inbox`] are polled by the session itself, with no task between it and
+//! what the runner sent. A session that doesn't receive holds its runner back by flow control.
 //!
 //! Over the network a stream may break and another take its place: [`Lasting`] is what a session has
 //! of a runner meanwhile.
 
 mod chunks;
 mod connection;
+mod handshake;
 mod inbox;
 mod kept;
 mod lasting;
+mod local;
 mod numbers;
 mod outbox;
-mod service;
 mod share;
 mod wire;
 
 pub use chunks::{Budget, FRAME_BYTES_MAX, LINK_BYTES_MAX, OPEN_CHUNKED_MAX};
-pub use connection::{NETWORK_WINDOW_BYTES, STREAM_WINDOW_BYTES, serve};
+pub use connection::{NETWORK_WINDOW_BYTES, serve};
+pub(crate) use handshake::{HELLO_TIMEOUT, check, hello};
+pub use handshake::{Link, VERSION, VERSION_MIN};
 pub use inbox::{Closed, Inbox, Received};
 pub use lasting::{Attached, LINK_LOST_AFTER, Lasting, LastingReceiver, LastingSender, Listener, Refusal};
+pub use local::serve_local;
 pub use outbox::{Messages, Sender};
-pub(crate) use service::{HELLO_TIMEOUT, check, hello};
-pub use service::{Link, Service, VERSION, VERSION_MIN};
 
 pub use share::SendBudget;
 

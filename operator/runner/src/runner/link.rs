@@ -1,15 +1,13 @@
 //! The runner's end of the link: connecting, and connecting again when it breaks.
 //!
-//! An inherited socket is connected once. An address is dialled again with growing pauses; at the
+//! An inherited socket is connected once, and carries the messages without HTTP/2. An address is dialled again with growing pauses; at the
 //! first contact the pod's token is shown, after that the ticket that the service gave.
 
 use std::future::Future;
 use std::io;
 use std::pin::Pin;
-use std::sync::Mutex;
 use std::time::Duration;
 
-use hyper_util::rt::TokioIo;
 use seance_proto::LINK_MESSAGE_BYTES_MAX;
 use seance_proto::link::v1alpha1::link_client::LinkClient;
 use seance_proto::link::v1alpha1::{AttachRequest, AttachResponse, Hello, attach_request};
@@ -23,6 +21,7 @@ use tonic::transport::{Certificate, Channel, ClientTlsConfig, Endpoint};
 use tonic::{Code, Request, Status, Streaming};
 
 use super::config::{Dialer, Network};
+use super::inherited::Inherited;
 
 /// Frames that may be on their way to the connection; more wait in the outbox.
 const WIRE_FRAMES: usize = 32;
@@ -50,6 +49,9 @@ pub enum Error {
     /// The socket that was left for us is none.
     #[error("taking over the inherited socket")]
     Socket(#[source] io::Error),
+    /// The inherited socket broke, or brought what is no message.
+    #[error("reading from the inherited socket")]
+    Broken(#[source] io::Error),
     /// The token or the CA can't be read.
     #[error("reading {file}")]
     File {
@@ -97,8 +99,26 @@ pub enum Event {
     Over(Result<(), Error>),
 }
 
-type Attached = (mpsc::Sender<AttachRequest>, Streaming<AttachResponse>);
+type Attached = (mpsc::Sender<AttachRequest>, Incoming);
 type Dialing = Pin<Box<dyn Future<Output = Result<Attached, Error>> + Send>>;
+
+/// Where the service's messages come from.
+enum Incoming {
+    Network(Box<Streaming<AttachResponse>>),
+    Inherited(Box<Inherited>),
+}
+
+impl Incoming {
+    /// The next message; none when the service has ended the link. Losing this future loses nothing.
+    async fn message(&mut self) -> Result<Option<AttachResponse>, Error> {
+        match self {
+            Incoming::Network(stream) => {
+                stream.message().await.map_err(|status| Error::Refused(Box::new(status)))
+            }
+            Incoming::Inherited(inherited) => inherited.message().await.map_err(Error::Broken),
+        }
+    }
+}
 
 /// The link, up or down.
 pub struct Link {
@@ -112,7 +132,7 @@ pub struct Link {
 enum State {
     Waiting { until: Instant },
     Dialing(Dialing),
-    Up(Box<Streaming<AttachResponse>>),
+    Up(Incoming),
     Over,
 }
 
@@ -153,7 +173,7 @@ impl Link {
             }
             State::Dialing(dialing) => match dialing.await {
                 Ok((wire, incoming)) => {
-                    self.state = State::Up(Box::new(incoming));
+                    self.state = State::Up(incoming);
                     return Event::Connected(wire);
                 }
                 Err(error) => (false, Err(error)),
@@ -161,7 +181,7 @@ impl Link {
             State::Up(incoming) => match incoming.message().await {
                 Ok(Some(message)) => return Event::Message(Box::new(message)),
                 Ok(None) => (true, Ok(())),
-                Err(status) => (true, Err(Error::Refused(Box::new(status)))),
+                Err(error) => (true, Err(error)),
             },
             State::Over => std::future::pending().await,
         };
@@ -214,15 +234,9 @@ async fn inherited(fd: io::Result<std::os::fd::OwnedFd>, hello: Hello) -> Result
     let socket = std::os::unix::net::UnixStream::from(fd.map_err(Error::Socket)?);
     socket.set_nonblocking(true).map_err(Error::Socket)?;
     let socket = UnixStream::from_std(socket).map_err(Error::Socket)?;
-    let once = Mutex::new(Some(socket));
-    let connector = tower::service_fn(move |_| {
-        // The socket connects once; a second time means that the link is gone for good.
-        let socket = once.lock().ok().and_then(|mut once| once.take());
-        std::future::ready(socket.map(TokioIo::new).ok_or(io::Error::from(io::ErrorKind::NotConnected)))
-    });
-    let endpoint = tuned(Endpoint::from_static("http://link.invalid"));
-    let channel = endpoint.connect_with_connector(connector).await.map_err(Error::Connect)?;
-    attach(channel, None, hello).await
+    let (wire, outgoing) = mpsc::channel(WIRE_FRAMES);
+    let hello = AttachRequest { number: 0, frame: Some(attach_request::Frame::Hello(hello)) };
+    Ok((wire, Incoming::Inherited(Box::new(Inherited::attach(socket, hello, outgoing)))))
 }
 
 async fn network_attach(
@@ -242,7 +256,7 @@ async fn network_attach(
         tuned(endpoint.map_err(Error::Connect)?).connect_timeout(CONNECT_TIMEOUT).tcp_nodelay(true);
     let channel = tokio::time::timeout(CONNECT_TIMEOUT * 2, endpoint.connect()).await;
     let channel = channel.map_err(|_| Error::Silent)?.map_err(Error::Connect)?;
-    let attached = attach(channel, Some(credential), hello);
+    let attached = attach(channel, credential, hello);
     tokio::time::timeout(ATTACH_TIMEOUT, attached).await.map_err(|_| Error::Silent)?
 }
 
@@ -270,7 +284,7 @@ fn tuned(endpoint: Endpoint) -> Endpoint {
 
 async fn attach(
     channel: Channel,
-    credential: Option<(&'static str, MetadataValue<Ascii>)>,
+    (name, value): (&'static str, MetadataValue<Ascii>),
     hello: Hello,
 ) -> Result<Attached, Error> {
     let mut client = LinkClient::new(channel)
@@ -280,10 +294,8 @@ async fn attach(
     let hello = AttachRequest { number: 0, frame: Some(attach_request::Frame::Hello(hello)) };
     let first = tokio_stream::once(hello);
     let mut request = Request::new(first.chain(ReceiverStream::new(outgoing)));
-    if let Some((name, value)) = credential {
-        request.metadata_mut().insert(name, value);
-    }
+    request.metadata_mut().insert(name, value);
     let attached = client.attach(request).await;
     let incoming = attached.map_err(|status| Error::Refused(Box::new(status)))?.into_inner();
-    Ok((wire, incoming))
+    Ok((wire, Incoming::Network(Box::new(incoming))))
 }

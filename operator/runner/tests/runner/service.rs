@@ -7,17 +7,17 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
+use seance_proto::LINK_MESSAGE_BYTES_MAX;
+use seance_proto::codec::{self, Decoder};
 use seance_proto::host::v1alpha1::{CallResult as Answer, HostLimits, ToolName, call_result};
-use seance_proto::link::v1alpha1::link_server::{Link, LinkServer};
 use seance_proto::link::v1alpha1::{
     Ack, Assign, AttachRequest, AttachResponse, CallResult, Catalog, Chunk, Execute, Hello, ProgramEnded,
     StopProgram, Welcome, attach_request, attach_response,
 };
 use seance_proto::prost::Message;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::sync::mpsc;
-use tokio_stream::StreamExt;
-use tokio_stream::wrappers::ReceiverStream;
-use tonic::{Request, Response, Status, Streaming};
 
 pub use attach_request::Frame as FromRunner;
 pub use attach_response::Frame as ToRunner;
@@ -28,7 +28,7 @@ const DEADLINE: Duration = Duration::from_secs(30);
 pub struct Service {
     pub hello: Hello,
     pub child: Child,
-    to_runner: mpsc::Sender<Result<AttachResponse, Status>>,
+    to_runner: mpsc::Sender<AttachResponse>,
     from_runner: mpsc::Receiver<AttachRequest>,
     chunks: Vec<u8>,
     pub last_number: u64,
@@ -44,31 +44,29 @@ pub struct Options {
     pub host_script: Option<PathBuf>,
 }
 
-struct OneLink {
-    from_runner: mpsc::Sender<AttachRequest>,
-    to_runner: std::sync::Mutex<Option<mpsc::Receiver<Result<AttachResponse, Status>>>>,
+/// Hands over what the runner sends, until it is gone.
+async fn read(mut socket: OwnedReadHalf, frames: mpsc::Sender<AttachRequest>) {
+    let mut decoder = Decoder::new(LINK_MESSAGE_BYTES_MAX);
+    let mut buffer = vec![0; 64 * 1024];
+    loop {
+        while let Some(frame) = decoder.next_message().expect("the runner sends frames") {
+            if frames.send(frame).await.is_err() {
+                return;
+            }
+        }
+        match socket.read(&mut buffer).await {
+            Ok(0) | Err(_) => return,
+            Ok(n) => decoder.extend(&buffer[..n]),
+        }
+    }
 }
 
-#[tonic::async_trait]
-impl Link for OneLink {
-    type AttachStream = ReceiverStream<Result<AttachResponse, Status>>;
-
-    async fn attach(
-        &self,
-        request: Request<Streaming<AttachRequest>>,
-    ) -> Result<Response<Self::AttachStream>, Status> {
-        let to_runner =
-            self.to_runner.lock().unwrap().take().ok_or_else(|| Status::unavailable("attached before"))?;
-        let from_runner = self.from_runner.clone();
-        let mut frames = request.into_inner();
-        tokio::spawn(async move {
-            while let Ok(Some(frame)) = frames.message().await {
-                if from_runner.send(frame).await.is_err() {
-                    return;
-                }
-            }
-        });
-        Ok(Response::new(ReceiverStream::new(to_runner)))
+/// Sends what it is given, until the runner is gone.
+async fn write(mut socket: OwnedWriteHalf, mut frames: mpsc::Receiver<AttachResponse>) {
+    while let Some(frame) = frames.recv().await {
+        if socket.write_all(&codec::encode(&frame).unwrap()).await.is_err() {
+            return;
+        }
     }
 }
 
@@ -82,14 +80,9 @@ impl Service {
         let socket = tokio::net::UnixStream::from_std(ours).unwrap();
         let (frames, from_runner) = mpsc::channel(1024);
         let (to_runner, outgoing) = mpsc::channel(1024);
-        let link = OneLink { from_runner: frames, to_runner: std::sync::Mutex::new(Some(outgoing)) };
-        // The stream of connections stays open, as the server ends with it.
-        let connections = tokio_stream::once(Ok::<_, std::io::Error>(socket)).chain(tokio_stream::pending());
-        tokio::spawn(
-            tonic::transport::Server::builder()
-                .add_service(LinkServer::new(link).max_decoding_message_size(256 * 1024))
-                .serve_with_incoming(connections),
-        );
+        let (reader, writer) = socket.into_split();
+        tokio::spawn(read(reader, frames));
+        tokio::spawn(write(writer, outgoing));
         let mut service = Self {
             hello: Hello::default(),
             child,
@@ -128,7 +121,7 @@ impl Service {
     pub async fn send(&mut self, frame: ToRunner) {
         let response = AttachResponse { epoch: self.epoch, frame: Some(frame) };
         if response.encoded_len() <= 200 * 1024 {
-            self.to_runner.send(Ok(response)).await.unwrap();
+            self.to_runner.send(response).await.unwrap();
             return;
         }
         let whole = response.encode_to_vec();
@@ -136,7 +129,7 @@ impl Service {
         for data in whole.chunks(200 * 1024) {
             let chunk = Chunk { id: 7, total_bytes, data: data.to_vec().into() };
             let response = AttachResponse { epoch: self.epoch, frame: Some(ToRunner::Chunk(chunk)) };
-            self.to_runner.send(Ok(response)).await.unwrap();
+            self.to_runner.send(response).await.unwrap();
         }
     }
 

@@ -1,4 +1,4 @@
-//! One HTTP/2 connection of a runner, over any stream of bytes.
+//! One HTTP/2 connection of a runner from the network, over any stream of bytes.
 
 use std::time::Duration;
 
@@ -8,10 +8,8 @@ use hyper_util::service::TowerToHyperService;
 use seance_proto::link::v1alpha1::link_server::{Link, LinkServer};
 use tokio::io::{AsyncRead, AsyncWrite};
 
-/// How much a runner can send ahead of a session that doesn't receive, in bytes.
-pub const STREAM_WINDOW_BYTES: u32 = 1024 * 1024;
-/// The same over the network, where many hostile runners may be connected: what each can make the
-/// service hold before it is known.
+/// How much a runner can send ahead of a session that doesn't receive, in bytes. Many hostile runners
+/// may be connected: it is what each can make the service hold before it is known.
 pub const NETWORK_WINDOW_BYTES: u32 = 256 * 1024;
 /// How much of what goes to a runner is buffered below the lanes, in bytes; a small frame waits
 /// behind that much at most.

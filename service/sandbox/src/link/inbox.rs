@@ -10,7 +10,7 @@ use tonic::{Code, Status, Streaming};
 
 use super::chunks::{Assembler, Budget};
 use super::numbers::{Numbers, Turn};
-use super::{Breach, wire};
+use super::{Breach, local, wire};
 use crate::convert::{self, Aside};
 
 /// How long a frame in chunks may take from its first chunk to its last.
@@ -34,10 +34,29 @@ pub enum Received {
     Aside(Aside),
 }
 
+/// Where a runner's messages come from.
+#[derive(Debug)]
+pub(super) enum Incoming {
+    /// A stream over the network.
+    Network(Box<Streaming<AttachRequest>>),
+    /// A socket of this machine.
+    Local(local::Reader),
+}
+
+impl Incoming {
+    /// The next message; none when no more comes. Cancel-safe.
+    pub(super) async fn message(&mut self) -> Result<Option<AttachRequest>, Closed> {
+        match self {
+            Incoming::Network(stream) => stream.message().await.map_err(|status| closed_by(&status)),
+            Incoming::Local(reader) => reader.message().await,
+        }
+    }
+}
+
 /// Receives a runner's frames. Polling it is what lets the runner send more.
 #[derive(Debug)]
 pub struct Inbox {
-    stream: Streaming<AttachRequest>,
+    incoming: Incoming,
     /// A message whose frame waits for room in the budget.
     waiting: Option<AttachRequest>,
     assembler: Assembler,
@@ -47,8 +66,8 @@ pub struct Inbox {
 }
 
 impl Inbox {
-    pub(super) fn new(stream: Streaming<AttachRequest>, numbers: Numbers, budget: Option<Budget>) -> Self {
-        Self { stream, waiting: None, assembler: Assembler::default(), budget, numbers, closed: None }
+    pub(super) fn new(incoming: Incoming, numbers: Numbers, budget: Option<Budget>) -> Self {
+        Self { incoming, waiting: None, assembler: Assembler::default(), budget, numbers, closed: None }
     }
 
     /// What comes next, or why there is no more; then always the same answer.
@@ -95,11 +114,7 @@ impl Inbox {
 
     async fn message(&mut self) -> Result<AttachRequest, Closed> {
         if self.waiting.is_none() {
-            match self.stream.message().await {
-                Ok(Some(message)) => self.waiting = Some(message),
-                Ok(None) => return Err(Closed::Lost),
-                Err(status) => return Err(closed_by(&status)),
-            }
+            self.waiting = Some(self.incoming.message().await?.ok_or(Closed::Lost)?);
         }
         if let (Some(budget), Some(AttachRequest { frame: Some(Frame::Chunk(chunk)), .. })) =
             (&self.budget, &self.waiting)

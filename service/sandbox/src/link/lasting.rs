@@ -20,7 +20,7 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tonic::Streaming;
 
-use super::inbox::{Closed, Inbox, Received};
+use super::inbox::{Closed, Inbox, Incoming, Received};
 use super::kept::Kept;
 use super::numbers::{Delivered, Numbers};
 use super::outbox::{self, Messages, Sender};
@@ -169,7 +169,8 @@ impl Lasting {
         let numbers = Numbers::new(acknowledged, self.delivered.clone());
         state.n_streams += 1;
         state.stream = Some(Arc::new(sender));
-        state.incoming = Some((state.n_streams, Inbox::new(stream, numbers, Some(budget))));
+        state.incoming =
+            Some((state.n_streams, Inbox::new(Incoming::Network(Box::new(stream)), numbers, Some(budget))));
         let n_stream = state.n_streams;
         drop(state);
         self.arrived.notify_one();

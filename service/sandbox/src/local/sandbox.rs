@@ -89,7 +89,7 @@ pub(super) async fn start(
     let last_line = LastLine::default();
     let outputs = tasks.spawn(outputs(id, &mut child, last_line.clone()));
     let (attached, mut attaching) = mpsc::channel(1);
-    let connection = tasks.spawn(link::serve(link, link::Service::new(attached), link::STREAM_WINDOW_BYTES));
+    let connection = tasks.spawn(link::serve_local(link, attached));
     let sender = Arc::new(OnceLock::new());
     let keep = Keep { shared: Arc::clone(&shared), child, connection, outputs, sender: Arc::clone(&sender) };
     tasks.spawn(async move {
@@ -269,8 +269,8 @@ struct Keep {
 impl Keep {
     async fn until_gone(mut self) -> SandboxEnd {
         let end = self.until_ended().await;
-        // What the runner sent before it ended is still in the socket and comes first.
-        finish(self.connection).await;
+        // What the runner sent before it ended is still in the socket and comes first; nothing goes to it.
+        self.connection.abort();
         finish(self.outputs).await;
         remove(self.shared.id, self.shared.cgroup.as_ref()).await;
         tracing::debug!(sandbox = %self.shared.id, reason = %end.reason, detail = end.detail, "sandbox ended");

@@ -3,15 +3,16 @@
 use std::os::fd::{FromRawFd, OwnedFd};
 use std::process::ExitCode;
 
-use hyper_util::rt::TokioIo;
+use seance_proto::LINK_MESSAGE_BYTES_MAX;
+use seance_proto::codec::{self, Decoder};
 use seance_proto::link::v1alpha1::{
-    Assigned, AttachRequest, Engine, Hello, HostEnd, Output, OutputSource, ProgramEnded,
-    attach_request::Frame, attach_response, link_client::LinkClient,
+    Assigned, AttachRequest, AttachResponse, Engine, Hello, HostEnd, Output, OutputSource, ProgramEnded,
+    attach_request::Frame, attach_response,
 };
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::UnixStream;
+use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::sync::mpsc;
-use tokio_stream::wrappers::ReceiverStream;
-use tonic::transport::Endpoint;
 
 use crate::attempt;
 
@@ -27,22 +28,15 @@ async fn serve() {
     let link = unsafe { OwnedFd::from_raw_fd(3) };
     let link = std::os::unix::net::UnixStream::from(link);
     link.set_nonblocking(true).expect("it is a socket");
-    let mut link = Some(UnixStream::from_std(link).expect("it is a socket"));
-    let connect = tower::service_fn(move |_| {
-        let link = link.take().ok_or_else(|| std::io::Error::other("the link broke"));
-        async move { link.map(TokioIo::new) }
-    });
-    let endpoint = Endpoint::from_static("http://link");
-    let channel = endpoint.connect_with_connector(connect).await.expect("the service is there");
+    let (reader, writer) = UnixStream::from_std(link).expect("it is a socket").into_split();
     let (frames, queue) = mpsc::channel(64);
+    let writing = tokio::spawn(write(writer, queue));
+    let mut incoming = Incoming { socket: reader, decoder: Decoder::new(LINK_MESSAGE_BYTES_MAX) };
     let mut wire = Wire { frames, number: 0 };
     let engine = Engine { language: "javascript".to_owned(), version: "test".to_owned() };
     let hello = Hello { version_min: 1, version_max: 1, engines: vec![engine], ..Hello::default() };
     wire.unnumbered(Frame::Hello(hello)).await;
-    let mut client = LinkClient::new(channel);
-    let answered = client.attach(ReceiverStream::new(queue)).await;
-    let mut incoming = answered.expect("the service takes a runner").into_inner();
-    while let Ok(Some(message)) = incoming.message().await {
+    while let Some(message) = incoming.message().await {
         match message.frame {
             Some(attach_response::Frame::Assign(assign)) => {
                 wire.unnumbered(Frame::Assigned(Assigned { session_id: assign.session_id })).await;
@@ -57,6 +51,37 @@ async fn serve() {
             }
             Some(attach_response::Frame::Shutdown(_)) => return,
             _ => {}
+        }
+    }
+    drop(wire);
+    writing.await.expect("writing doesn't panic");
+}
+
+/// From the service.
+struct Incoming {
+    socket: OwnedReadHalf,
+    decoder: Decoder,
+}
+
+impl Incoming {
+    async fn message(&mut self) -> Option<AttachResponse> {
+        let mut buffer = vec![0; 64 * 1024];
+        loop {
+            if let Some(message) = self.decoder.next_message().expect("the service sends frames") {
+                return Some(message);
+            }
+            match self.socket.read(&mut buffer).await {
+                Ok(0) | Err(_) => return None,
+                Ok(n) => self.decoder.extend(&buffer[..n]),
+            }
+        }
+    }
+}
+
+async fn write(mut socket: OwnedWriteHalf, mut queue: mpsc::Receiver<AttachRequest>) {
+    while let Some(message) = queue.recv().await {
+        if socket.write_all(&codec::encode(&message).expect("it fits in a frame")).await.is_err() {
+            return;
         }
     }
 }
