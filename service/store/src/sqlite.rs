@@ -275,10 +275,10 @@ impl SessionStore for SqliteStore {
     /// The readers go first: the last connection to close folds the write-ahead log into the
     /// database, and only the writer's can.
     async fn close(&self) {
+        self.readers.close().await;
         if let Ok(mut jobs) = self.jobs.write() {
             jobs.take();
         }
-        self.readers.close().await;
         let mut writer = self.writer.lock().await;
         if let Some(task) = writer.as_mut() {
             if let Err(error) = task.await {
