@@ -93,13 +93,19 @@ impl Controllers {
         };
         for entry in bases.into_iter().filter_map(|base| fs::read_dir(base).ok()).flatten().flatten() {
             let name = entry.file_name();
-            let owner = name.to_str().and_then(|name| name.strip_prefix(PREFIX)?.split('-').next());
-            if owner.is_some_and(|pid| !Path::new("/proc").join(pid).exists()) {
+            if name.to_str().and_then(owner).is_some_and(|pid| !Path::new(&format!("/proc/{pid}")).exists()) {
                 // Fails while something is in it; then it isn't left behind yet.
                 drop(fs::remove_dir(entry.path()));
             }
         }
     }
+}
+
+/// The service whose group has this name; none for a group of somebody else, however alike its name.
+fn owner(name: &str) -> Option<u32> {
+    let (pid, number) = name.strip_prefix(PREFIX)?.split_once('-')?;
+    number.parse::<u64>().ok()?;
+    pid.parse().ok()
 }
 
 impl Cgroup {
@@ -209,6 +215,14 @@ mod tests {
     const MOUNTS: &str = "30 24 0:26 / /sys/fs/cgroup/memory rw - cgroup cgroup rw,memory\n\
         31 24 0:27 / /sys/fs/cgroup/cpu rw,nosuid - cgroup cgroup rw,cpu,cpuacct\n\
         32 24 0:28 / /sys/fs/cgroup/unified rw shared:1 - cgroup2 cgroup2 rw\n";
+
+    #[test]
+    fn only_groups_of_services_have_an_owner() {
+        assert_eq!(owner("seance-12-3"), Some(12));
+        for other in ["seance-cluster-87bdce50b298", "seance-12", "seance-x-3", "seance-12-x", "12-3"] {
+            assert_eq!(owner(other), None, "{other}");
+        }
+    }
 
     #[test]
     fn mounts_are_found_by_type_and_controller() {
