@@ -25,8 +25,9 @@ use super::link::Link;
 pub const CONTAINER: &str = "runner";
 /// Nobody on the node, and the same in every pod.
 const USER: i64 = 65_532;
-/// How long a pod may take to end once it is told to: the runner kills its hosts at once.
-const GRACE_SECONDS: i64 = 5;
+/// How long a pod goes on once it is told to end from outside: a program near its end still reaches it,
+/// for the runner hears only the service. Callers are told soon (sandbox 2).
+const GRACE_SECONDS: i64 = 2;
 /// How long a token is good; the kubelet renews it after four fifths.
 const TOKEN_SECONDS: i64 = 3600;
 /// The runner's own few files.

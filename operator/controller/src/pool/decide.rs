@@ -5,7 +5,8 @@
 //! - never more than `max_starting` that start;
 //! - what has a session is never asked to go;
 //! - no warm one is asked to go while that leaves fewer warm ones than the goal, so that old ones
-//!   give way to new ones and not to nothing.
+//!   give way to new ones and not to nothing; but those on a node that takes no more pods go at once:
+//!   it will be drained, and with it whoever gets one of them.
 
 use seance_operator_api::pool::SandboxPoolSpec;
 
@@ -59,8 +60,10 @@ pub struct Member {
     pub created: i64,
     /// How far it is.
     pub state: State,
-    /// Made from another template than the pool has now, or on a node that takes no more pods.
+    /// Made from another template than the pool has now.
     pub is_stale: bool,
+    /// Warm, on a node that takes no more pods.
+    pub is_leaving: bool,
 }
 
 /// How far a sandbox is.
@@ -114,7 +117,8 @@ pub struct Decision {
 /// Decides. `unseen` sandboxes were made and aren't among the members yet.
 pub fn decide(wanted: &Wanted, members: &[Member], unseen: usize, now: i64) -> Decision {
     let of = |matches: fn(&State) -> bool| members.iter().filter(move |member| matches(&member.state));
-    let warm: Vec<&Member> = of(|state| matches!(state, State::Warm)).collect();
+    let (leaving, warm): (Vec<&Member>, Vec<&Member>) =
+        of(|state| matches!(state, State::Warm)).partition(|member| member.is_leaving);
     let starting: Vec<&Member> = of(|state| matches!(state, State::Starting { .. })).collect();
     let retiring = of(|state| matches!(state, State::Retiring)).count();
     let assigned = of(|state| matches!(state, State::Assigned)).count();
@@ -130,9 +134,10 @@ pub fn decide(wanted: &Wanted, members: &[Member], unseen: usize, now: i64) -> D
     going.extend(newest_first(&starting, &going).into_iter().take(surplus));
     let n_starting = starting.len() - going.len();
     going.extend(oldest_first(&warm, is_old).into_iter().take(warm.len().saturating_sub(goal)));
+    going.extend(&leaving);
 
     let serving = n_starting + warm.len() + unseen;
-    let alive = starting.len() + warm.len() + retiring + unseen;
+    let alive = starting.len() + warm.len() + leaving.len() + retiring + unseen;
     let room = [
         target.saturating_sub(serving),
         wanted.max_starting.saturating_sub(n_starting + unseen),
@@ -149,10 +154,10 @@ pub fn decide(wanted: &Wanted, members: &[Member], unseen: usize, now: i64) -> D
         create: if paused_until.is_some() { 0 } else { room },
         retire: going.into_iter().map(|member| member.uid.clone()).collect(),
         starting: n_starting + unseen,
-        warm: warm.len(),
+        warm: warm.len() + leaving.len(),
         assigned,
         retiring,
-        stale: stale_warm,
+        stale: stale_warm + leaving.len(),
         failed: failures.len(),
         look_again: ages.chain(patience).chain(paused_until).filter(|at| *at > now).min(),
     }

@@ -33,8 +33,8 @@ pub fn member(sandbox: &Sandbox, around: Around<'_>, now: i64) -> Member {
     let is_other = hash.is_some_and(|hash| around.template.is_some_and(|template| template != hash));
     let state = state(sandbox, around.is_asked, now);
     // One that starts on a closed node was put there after all: to end it would only make the next.
-    let is_stale = is_other || (around.is_cordoned && state == State::Warm);
-    Member { uid: sandbox.uid().unwrap_or_default(), created, state, is_stale }
+    let is_leaving = around.is_cordoned && state == State::Warm;
+    Member { uid: sandbox.uid().unwrap_or_default(), created, state, is_stale: is_other, is_leaving }
 }
 
 fn state(sandbox: &Sandbox, is_asked: bool, now: i64) -> State {
@@ -173,7 +173,7 @@ mod tests {
     }
 
     #[test]
-    fn another_template_or_a_closed_node_makes_stale() {
+    fn another_template_makes_stale_and_a_closed_node_leave() {
         let warm = sandbox(json!({}), "warm", &[("Ready", "True", "Serving", 60)]);
         let starting = sandbox(json!({}), "warm", &[]);
         let pod: Pod = serde_json::from_value(json!({ "metadata": { "labels": { labels::TEMPLATE: "a" } } }))
@@ -183,6 +183,10 @@ mod tests {
         let is_stale = |sandbox, around| member(sandbox, around, 100).is_stale;
         assert!(!is_stale(&warm, around(Some("a"), false)) && !is_stale(&warm, around(None, false)));
         assert!(is_stale(&warm, around(Some("b"), false)) && is_stale(&starting, around(Some("b"), false)));
-        assert!(is_stale(&warm, around(Some("a"), true)) && !is_stale(&starting, around(Some("a"), true)));
+        let is_leaving = |sandbox, around| member(sandbox, around, 100).is_leaving;
+        assert!(
+            is_leaving(&warm, around(Some("a"), true)) && !is_leaving(&starting, around(Some("a"), true))
+        );
+        assert!(!is_leaving(&warm, around(Some("b"), false)));
     }
 }

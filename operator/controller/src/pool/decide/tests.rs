@@ -10,7 +10,7 @@ fn wanted(min: usize, max: usize, percent: usize, max_starting: usize) -> Wanted
 
 fn member(number: usize, state: State) -> Member {
     let created = NOW - 10 - i64::try_from(number).expect("small");
-    Member { uid: format!("u{number}"), created, state, is_stale: false }
+    Member { uid: format!("u{number}"), created, state, is_stale: false, is_leaving: false }
 }
 
 fn members(states: &[(usize, State)]) -> Vec<Member> {
@@ -68,6 +68,16 @@ fn old_ones_are_replaced_first_and_go_then() {
     there.extend((10..12).map(|number| member(number, State::Warm)));
     let second = decide(&wanted, &there, 0, NOW);
     assert_eq!((second.create, second.retire), (0, vec!["u2".to_owned(), "u1".to_owned()]), "the oldest go");
+}
+
+/// Sandbox 2: whoever gets a sandbox on a node that is about to be drained loses it.
+#[test]
+fn warm_ones_on_a_closed_node_go_before_there_are_others() {
+    let mut there = members(&[(3, State::Warm)]);
+    there[..2].iter_mut().for_each(|member| member.is_leaving = true);
+    let decision = decide(&wanted(3, 3, 0, 2), &there, 0, NOW);
+    assert_eq!(decision.retire, ["u0", "u1"]);
+    assert_eq!((decision.create, decision.warm, decision.stale), (2, 3, 2));
 }
 
 #[test]
@@ -128,13 +138,14 @@ fn any_state() -> impl Strategy<Value = State> {
 }
 
 fn any_members() -> impl Strategy<Value = Vec<Member>> {
-    let one = (any_state(), any::<bool>(), -8000i64..0);
+    let one = (any_state(), any::<bool>(), any::<bool>(), -8000i64..0);
     proptest::collection::vec(one, 0..40).prop_map(|all| {
-        let member = |(number, (state, is_stale, age))| Member {
+        let member = |(number, (state, is_stale, leaves, age))| Member {
             uid: format!("u{number:02}"),
             created: NOW + age,
             state,
             is_stale,
+            is_leaving: leaves && state == State::Warm,
         };
         all.into_iter().enumerate().map(member).collect()
     })
@@ -170,7 +181,9 @@ proptest! {
             prop_assert!(is_starting(&member.state) || member.state == State::Warm, "{member:?}");
             gone_warm += usize::from(member.state == State::Warm);
         }
-        prop_assert!(gone_warm <= warm.saturating_sub(decision.goal));
+        let leaving = members.iter().filter(|member| member.is_leaving).count();
+        prop_assert!(gone_warm >= leaving, "what leaves is asked at once");
+        prop_assert!(gone_warm - leaving <= (warm - leaving).saturating_sub(decision.goal));
         let mut once = decision.retire.clone();
         once.sort();
         once.dedup();
@@ -211,6 +224,7 @@ fn step(members: &mut Vec<Member>, decision: &Decision, next: &mut usize, now: i
     }
     for _ in 0..decision.create {
         *next += 1;
-        members.push(Member { uid: format!("u{next}"), created: now, state: STARTING, is_stale: false });
+        let uid = format!("u{next}");
+        members.push(Member { uid, created: now, state: STARTING, is_stale: false, is_leaving: false });
     }
 }
