@@ -6,7 +6,6 @@
 //! stricter filter of its own, which the runner's tests check; so the attempts are made by a
 //! hostile runner, which has all that the outer wall leaves.
 
-mod inside;
 mod testee;
 
 use std::io::Write;
@@ -20,7 +19,7 @@ use testee::{DEADLINE, Guest, backend, eventually};
 
 async fn attempt(source: &str, _wire: &mut Wire) -> String {
     let (what, argument) = source.split_once(' ').unwrap_or((source, ""));
-    inside::attempt(what, argument)
+    seance_hostile::attempt(what, argument)
 }
 
 /// Makes one attempt in a new sandbox.

@@ -58,7 +58,7 @@ pub fn fill_bytes() -> u64 {
 /// Files that fit into the work folder.
 pub fn fill_files() -> u64 {
     for n in 0..100_000 {
-        if fs::File::create(format!("/work/file{n}")).is_err() {
+        if fs::File::create(format!("{}/file{n}", super::work_folder())).is_err() {
             return n;
         }
     }

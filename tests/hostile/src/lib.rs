@@ -1,5 +1,6 @@
-//! The attempts themselves, as a hostile runner makes them. Each gives the system's answer by
-//! name, or `OK`.
+//! Attempts to leave a sandbox, as a hostile runner or a host that was taken over makes them. Each gives
+//! the system's answer by name, or `OK`. They are made from inside the local sandbox (`service/sandbox`)
+//! and from inside a pod (`tests/e2e`), each with its own expectations.
 
 mod bombs;
 mod calls;
@@ -10,6 +11,10 @@ use std::io;
 
 use nix::errno::Errno;
 
+/// Makes the attempt of this name.
+///
+/// # Panics
+/// When there is none of this name, or the sandbox lacks what every one has.
 pub fn attempt(what: &str, argument: &str) -> String {
     match what {
         "read" => each(UNREADABLE, |path| answer(fs::read(path))),
@@ -101,6 +106,11 @@ const KERNEL_FILES: &[&str] = &[
     "/proc/modules",
 ];
 
+/// Where programs may write: the local sandbox has a folder of its own for it, a pod this one.
+fn work_folder() -> &'static str {
+    if fs::exists("/work").unwrap_or(false) { "/work" } else { "/tmp" }
+}
+
 /// `name=answer` for each.
 fn each(names: &[&str], attempt: impl Fn(&str) -> String) -> String {
     names.iter().map(|name| format!("{name}={}", attempt(name))).collect::<Vec<_>>().join(" ")
@@ -131,16 +141,17 @@ fn execute(path: &str) -> String {
 fn exec_written() -> String {
     use std::os::fd::AsRawFd;
     use std::os::unix::fs::OpenOptionsExt;
+    let path = format!("{}/x", work_folder());
     let mut file = fs::File::options()
         .read(true)
         .write(true)
         .create(true)
         .truncate(true)
         .mode(0o700)
-        .open("/work/x")
+        .open(&path)
         .expect("it can write");
     let mut head = vec![0; 4096];
-    io::Read::read_exact(&mut fs::File::open("/seance").expect("it is there"), &mut head)
+    io::Read::read_exact(&mut fs::File::open("/proc/self/exe").expect("it is there"), &mut head)
         .expect("it is long enough");
     io::Write::write_all(&mut file, &head).expect("there is room");
     // SAFETY: maps a file of ours where the kernel likes; nothing refers to it.
@@ -156,7 +167,7 @@ fn exec_written() -> String {
     };
     let mapped = if mapped == libc::MAP_FAILED { named(Errno::last_raw()) } else { "OK".to_owned() };
     drop(file);
-    format!("execve={} mmap={mapped}", execute("/work/x"))
+    format!("execve={} mmap={mapped}", execute(&path))
 }
 
 /// Upwards from descriptors of the root and of the work folder.
@@ -171,7 +182,7 @@ fn dotdot() -> String {
     };
     format!(
         "{} chroot={}",
-        each(&["/", "/work", "/proc"], try_from),
+        each(&["/", work_folder(), "/proc"], try_from),
         calls::answer_of(libc::SYS_chroot, [0; 6])
     )
 }
