@@ -57,13 +57,19 @@ impl Endpoint {
     }
 }
 
-/// Puts a token on every request.
+/// Puts a token on every request, and the trace that it belongs to.
 #[derive(Clone)]
-pub struct Bearer(AsciiMetadataValue);
+pub struct Bearer {
+    token: AsciiMetadataValue,
+    traceparent: Option<AsciiMetadataValue>,
+}
 
 impl tonic::service::Interceptor for Bearer {
     fn call(&mut self, mut request: Request<()>) -> Result<Request<()>, Status> {
-        request.metadata_mut().insert("authorization", self.0.clone());
+        request.metadata_mut().insert("authorization", self.token.clone());
+        if let Some(traceparent) = &self.traceparent {
+            request.metadata_mut().insert("traceparent", traceparent.clone());
+        }
         request.set_timeout(CALL_TIMEOUT);
         Ok(request)
     }
@@ -141,7 +147,21 @@ impl Agent {
     /// # Errors
     /// When it takes none in time.
     pub async fn connect(endpoint: &Endpoint, token: &str) -> anyhow::Result<Self> {
-        let bearer = Bearer(format!("Bearer {token}").parse().context("the token")?);
+        Self::connect_in(endpoint, token, None).await
+    }
+
+    /// Connects as somebody whose requests all belong to this span of a trace, a W3C `traceparent`.
+    ///
+    /// # Errors
+    /// When it takes none in time.
+    pub async fn connect_in(
+        endpoint: &Endpoint,
+        token: &str,
+        traceparent: Option<&str>,
+    ) -> anyhow::Result<Self> {
+        let token = format!("Bearer {token}").parse().context("the token")?;
+        let traceparent = traceparent.map(str::parse).transpose().context("the trace")?;
+        let bearer = Bearer { token, traceparent };
         let channel = InterceptedService::new(endpoint.connect().await?, bearer);
         Ok(Self { sessions: SessionsClient::new(channel.clone()), tools: ToolsClient::new(channel) })
     }
@@ -300,6 +320,22 @@ impl Agent {
         session: &str,
         answer: impl Fn(&str, &str) -> Option<String> + Send + 'static,
     ) -> anyhow::Result<Provider> {
+        let of_call = move |call: &api::ProviderCall| {
+            let call = call.call.as_ref()?;
+            answer(&call.tool, &call.arguments_json)
+        };
+        self.provide_calls(session, of_call).await
+    }
+
+    /// Serves tools of a session, as [`Self::provide`], with all that a provider is told of a call.
+    ///
+    /// # Errors
+    /// When the service doesn't attach it.
+    pub async fn provide_calls(
+        &self,
+        session: &str,
+        answer: impl Fn(&api::ProviderCall) -> Option<String> + Send + 'static,
+    ) -> anyhow::Result<Provider> {
         use api::{serve_request, serve_response};
         let (outbox, messages) = mpsc::channel(OUTBOX);
         let attach = api::Attach { session_id: session.to_owned(), ..api::Attach::default() };
@@ -316,11 +352,11 @@ impl Agent {
         let serving = tokio::spawn(async move {
             while let Some(Ok(response)) = incoming.next().await {
                 let Some(serve_response::Message::Call(call)) = response.message else { continue };
-                let call = call.call.unwrap_or_default();
-                let Some(value) = answer(&call.tool, &call.arguments_json) else { continue };
+                let Some(value) = answer(&call) else { continue };
                 let outcome = Some(api::tool_result::Outcome::ValueJson(value));
                 let result = api::ToolResult { outcome, ..api::ToolResult::default() };
-                let result = api::CallResult { call_id: call.call_id, result: Some(result) };
+                let result =
+                    api::CallResult { call_id: call.call.unwrap_or_default().call_id, result: Some(result) };
                 let message = Some(serve_request::Message::Result(result));
                 if outbox.send(api::ServeRequest { message }).await.is_err() {
                     return;

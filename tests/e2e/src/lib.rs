@@ -7,6 +7,7 @@
 pub mod agent;
 pub mod collect;
 pub mod helm;
+pub mod node;
 pub mod place;
 pub mod reach;
 pub mod run;

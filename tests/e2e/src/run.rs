@@ -51,9 +51,30 @@ pub struct Options {
     /// SEANCE_SERVER_NAME and SEANCE_TENANT. May be given several times; they run in the test `clients`.
     #[arg(long = "client", value_name = "COMMAND")]
     pub clients: Vec<String>,
+    /// The folder of the cluster of tests/cluster that this runs in, for the tests that stop its components,
+    /// kill processes of pods or cut their links. Without it they are left out.
+    #[arg(long, env = "CLUSTER_DIR", value_name = "FOLDER")]
+    pub node: Option<PathBuf>,
+    /// Images of tests that the nodes have beside Seance's and seance/test. What needs others is left out.
+    #[arg(long, value_delimiter = ',', value_name = "NAME")]
+    pub images: Vec<String>,
+    /// `seance-conformance`, which runs the acceptance lists; beside this program when it isn't named.
+    #[arg(long, value_name = "FILE")]
+    pub conformance: Option<PathBuf>,
+    /// How many seconds the API server stays away in the test `outage`.
+    #[arg(long, default_value_t = 20, value_parser = clap::value_parser!(u32).range(5..=600))]
+    pub outage: u32,
     /// Leaves what failed as it is, to look at it.
     #[arg(long)]
     pub keep: bool,
+}
+
+impl Options {
+    /// Where `seance-conformance` is.
+    pub fn conformance(&self) -> PathBuf {
+        let beside = || std::env::current_exe().unwrap_or_default().with_file_name("seance-conformance");
+        self.conformance.clone().unwrap_or_else(beside)
+    }
 }
 
 /// One test.
@@ -64,6 +85,55 @@ pub struct Test {
     pub shows: &'static str,
     /// The test itself.
     pub run: for<'a> fn(&'a mut Place) -> BoxFuture<'a, anyhow::Result<()>>,
+    /// When it runs.
+    pub when: When,
+    /// What it can't do without.
+    pub needs: &'static [Need],
+}
+
+/// When a test runs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum When {
+    /// Beside others.
+    Beside,
+    /// With nothing beside it, after the others: it takes something away from the whole cluster.
+    Alone,
+    /// As `Alone`, and only when it is named: it takes long.
+    Named,
+}
+
+/// What not every run has.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Need {
+    /// Commands that are clients' own checks.
+    Clients,
+    /// To be on the cluster's node.
+    Node,
+    /// An image of this name on the nodes.
+    Image(&'static str),
+    /// The program that runs the acceptance lists.
+    Conformance,
+}
+
+impl Need {
+    fn is_met(self, options: &Options) -> bool {
+        match self {
+            Need::Clients => !options.clients.is_empty(),
+            Need::Node => options.node.is_some(),
+            Need::Image(name) => options.images.iter().any(|image| image == name),
+            Need::Conformance => options.conformance().is_file(),
+        }
+    }
+
+    /// The option that gives it.
+    fn option(self) -> String {
+        match self {
+            Need::Clients => "--client COMMAND".to_owned(),
+            Need::Node => "--node FOLDER".to_owned(),
+            Need::Image(name) => format!("--images {name}"),
+            Need::Conformance => "--conformance FILE".to_owned(),
+        }
+    }
 }
 
 /// Runs what was asked for; whether all of it passed.
@@ -74,7 +144,9 @@ pub async fn run(options: Options) -> anyhow::Result<bool> {
     let tests = chosen(&options)?;
     if options.list {
         for test in tests {
-            println!("{:<22} {}", test.name, test.shows);
+            let needs: Vec<String> = test.needs.iter().map(|need| need.option()).collect();
+            let named = if test.when == When::Named { " (only when it is named)" } else { "" };
+            println!("{:<22} {}{named} {}", test.name, test.shows, needs.join(", "));
         }
         return Ok(true);
     }
@@ -83,9 +155,13 @@ pub async fn run(options: Options) -> anyhow::Result<bool> {
     helm::install_resources(&setting).await.context("installing the custom resources")?;
     let n_tests = tests.len();
     let began = Instant::now();
-    let running = tests.into_iter().map(|test| one(test, setting.clone(), options.keep));
-    let passed = futures::stream::iter(running).buffer_unordered(options.jobs.into());
-    let n_passed = passed.filter(|passed| futures::future::ready(*passed)).count().await;
+    let (beside, alone): (Vec<_>, Vec<_>) = tests.into_iter().partition(|test| test.when == When::Beside);
+    let mut n_passed = 0;
+    for (at_one_time, tests) in [(options.jobs.into(), beside), (1, alone)] {
+        let running = tests.into_iter().map(|test| one(test, setting.clone(), options.keep));
+        let passed = futures::stream::iter(running).buffer_unordered(at_one_time);
+        n_passed += passed.filter(|passed| futures::future::ready(*passed)).count().await;
+    }
     let n_failed = n_tests - n_passed;
     println!("\n{n_passed} passed, {n_failed} failed in {} s", began.elapsed().as_secs());
     if n_failed > 0 {
@@ -97,12 +173,20 @@ pub async fn run(options: Options) -> anyhow::Result<bool> {
 fn chosen(options: &Options) -> anyhow::Result<Vec<Test>> {
     let only = &options.only;
     let mut all = scenarios::all();
-    // Without clients there is nothing that it could show.
-    all.retain(|test| test.name != scenarios::CLIENTS || !options.clients.is_empty());
     if let Some(unknown) = only.iter().find(|name| !all.iter().any(|test| test.name == *name)) {
         bail!("no test is called {unknown}; see --list");
     }
-    Ok(all.into_iter().filter(|test| only.is_empty() || only.iter().any(|name| name == test.name)).collect())
+    let missing = |test: &Test| test.needs.iter().find(|need| !need.is_met(options)).copied();
+    if only.is_empty() {
+        // All of them are listed, and those run that this run has everything for.
+        all.retain(|test| options.list || (test.when != When::Named && missing(test).is_none()));
+        return Ok(all);
+    }
+    all.retain(|test| only.iter().any(|name| name == test.name));
+    if let Some((test, need)) = all.iter().find_map(|test| Some((test, missing(test)?))) {
+        bail!("the test {} needs {}", test.name, need.option());
+    }
+    Ok(all)
 }
 
 /// Runs a test and takes away what it made.

@@ -1,10 +1,13 @@
 //! What all tests of a run share.
 
 use std::path::PathBuf;
+use std::time::Duration;
 
+use anyhow::Context as _;
 use kube::Client;
 use serde_json::{Value, json};
 
+use crate::node::Node;
 use crate::reach::Reach;
 use crate::run::Options;
 
@@ -19,6 +22,11 @@ pub struct Setting {
     pub clients: Vec<String>,
     /// How the service is reached.
     pub reach: Reach,
+    /// How long the API server stays away where that is tested.
+    pub outage: Duration,
+    /// `seance-conformance`.
+    pub conformance: PathBuf,
+    node: Option<Node>,
     charts: PathBuf,
     image_prefix: String,
     image_tag: String,
@@ -32,10 +40,21 @@ impl Setting {
             logs: options.logs.clone(),
             clients: options.clients.clone(),
             reach: options.reach,
+            outage: Duration::from_secs(options.outage.into()),
+            conformance: options.conformance(),
+            node: options.node.clone().map(Node::new),
             charts: options.charts.clone(),
             image_prefix: options.image_prefix.clone(),
             image_tag: options.image_tag.clone(),
         }
+    }
+
+    /// The cluster's node.
+    ///
+    /// # Errors
+    /// When there is none; tests that ask are left out then.
+    pub fn node(&self) -> anyhow::Result<&Node> {
+        self.node.as_ref().context("this test needs to be on the node")
     }
 
     /// The folder of a chart.

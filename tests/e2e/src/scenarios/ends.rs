@@ -113,7 +113,7 @@ pub async fn programs_outlive_the_service(place: &mut Place) -> anyhow::Result<(
 }
 
 /// A session with a tool that nobody has to answer.
-async fn opened_with_gate(agent: &Agent) -> anyhow::Result<String> {
+pub async fn opened_with_gate(agent: &Agent) -> anyhow::Result<String> {
     let opened = agent.open(|request| request.catalog = catalog(&["gate"])).await;
     opened.map_err(|refusal| anyhow::anyhow!("Open was refused: {refusal:?}"))
 }
