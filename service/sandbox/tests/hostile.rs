@@ -101,6 +101,12 @@ async fn sees_no_process_but_its_own() {
     assert_eq!(inside("parent").await, "0");
 }
 
+/// Without it a runner's limits on a host's memory, threads and turns would hold nobody.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_runner_can_measure_its_hosts() {
+    assert_eq!(inside("measure_child").await, "OK");
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn signals_no_process_outside() {
     assert_eq!(inside(&format!("kill {}", std::process::id())).await, "ESRCH");

@@ -10,6 +10,9 @@ use std::fs;
 use std::io;
 
 use nix::errno::Errno;
+use nix::sys::signal::{Signal, kill as kill_now};
+use nix::sys::wait::{WaitPidFlag, waitpid};
+use nix::unistd::{ForkResult, fork};
 
 /// Makes the attempt of this name.
 ///
@@ -44,7 +47,30 @@ pub fn attempt(what: &str, argument: &str) -> String {
         "fill_files" => bombs::fill_files().to_string(),
         "memory" => bombs::memory(),
         "memory_child" => bombs::memory_child(),
+        "measure_child" => measure_child(),
         _ => calls::attempt(what),
+    }
+}
+
+/// What a runner must be able to do to hold a host to its limits: read the measure of a child that lets
+/// nobody look into it, as hosts do.
+fn measure_child() -> String {
+    // SAFETY: the child makes three system calls, and this process has one thread.
+    match unsafe { fork() }.expect("one child is allowed") {
+        ForkResult::Child => {
+            // SAFETY: neither call takes memory of ours, and the last one ends the child.
+            unsafe {
+                libc::prctl(libc::PR_SET_DUMPABLE, 0);
+                libc::raise(libc::SIGSTOP);
+                libc::_exit(0);
+            }
+        }
+        ForkResult::Parent { child } => {
+            waitpid(child, Some(WaitPidFlag::WUNTRACED)).expect("it is a child");
+            let measure = answer(fs::read(format!("/proc/{child}/stat")));
+            kill_now(child, Signal::SIGKILL).expect("it is a child");
+            measure
+        }
     }
 }
 
