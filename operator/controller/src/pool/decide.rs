@@ -75,7 +75,10 @@ pub enum State {
         running_since: Option<i64>,
     },
     /// Made by the service for a session that waits for it: not ours to count or to end.
-    Cold,
+    Cold {
+        /// When it counts as warm, should no session have taken it by then; none before it is ready.
+        until: Option<i64>,
+    },
     /// It waits for a session.
     Warm,
     /// It has a session.
@@ -149,6 +152,7 @@ pub fn decide(wanted: &Wanted, members: &[Member], unseen: usize, now: i64) -> D
 
     let ages = warm.iter().map(|member| member.created + wanted.max_age);
     let patience = starting.iter().filter_map(|member| running_until(wanted, member));
+    let cold = members.iter().filter_map(cold_until);
     Decision {
         goal,
         create: if paused_until.is_some() { 0 } else { room },
@@ -159,7 +163,7 @@ pub fn decide(wanted: &Wanted, members: &[Member], unseen: usize, now: i64) -> D
         retiring,
         stale: stale_warm + leaving.len(),
         failed: failures.len(),
-        look_again: ages.chain(patience).chain(paused_until).filter(|at| *at > now).min(),
+        look_again: ages.chain(patience).chain(cold).chain(paused_until).filter(|at| *at > now).min(),
     }
 }
 
@@ -173,6 +177,13 @@ fn failed(member: &Member) -> Option<i64> {
 fn running_until(wanted: &Wanted, member: &Member) -> Option<i64> {
     match member.state {
         State::Starting { running_since: Some(since) } => Some(since + wanted.warm_within),
+        _ => None,
+    }
+}
+
+fn cold_until(member: &Member) -> Option<i64> {
+    match member.state {
+        State::Cold { until } => until,
         _ => None,
     }
 }

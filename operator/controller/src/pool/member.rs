@@ -57,8 +57,10 @@ fn state(sandbox: &Sandbox, is_asked: bool, now: i64) -> State {
     let is_cold = sandbox.labels().get(labels::ORIGIN).is_some_and(|origin| origin == labels::ORIGIN_COLD);
     match since(condition_type::READY) {
         _ if is_going => State::Retiring,
-        Some(ready) if is_cold && now - ready < COLD_SECONDS => State::Cold,
-        None if is_cold => State::Cold,
+        Some(ready) if is_cold && now - ready < COLD_SECONDS => {
+            State::Cold { until: Some(ready + COLD_SECONDS) }
+        }
+        None if is_cold => State::Cold { until: None },
         Some(_) => State::Warm,
         None => State::Starting { running_since: waiting_since(sandbox, now) },
     }
@@ -142,8 +144,8 @@ mod tests {
             (json!({}), "warm", &[started, quarantined], starting(None)),
             (json!({}), "warm", &[started, ("Ready", "False", "LinkLost", 65)], starting(Some(65))),
             (json!({}), "warm", &[started, ready], State::Warm),
-            (json!({}), "cold", &[started], State::Cold),
-            (json!({}), "cold", &[started, ready], State::Cold),
+            (json!({}), "cold", &[started], State::Cold { until: None }),
+            (json!({}), "cold", &[started, ready], State::Cold { until: Some(120) }),
             (json!({}), "warm", &[started, ready, ("Assigned", "True", "Session", 61)], State::Assigned),
             (session.clone(), "warm", &[started], State::Assigned),
             (leaving, "warm", &[started, ready], State::Assigned),

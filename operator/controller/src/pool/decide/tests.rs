@@ -42,7 +42,7 @@ fn a_pool_fills_and_shrinks_by_what_there_is() {
         ("too many that start go before warm ones", &[(5, State::Warm), (2, STARTING)], 0, 0, 2),
         ("what retires leaves room for some beyond the goal", &[(6, State::Retiring)], 0, 3, 0),
         ("what retires and doesn't end stops the refill", &[(9, State::Retiring)], 0, 0, 0),
-        ("cold ones are the service's", &[(5, State::Warm), (7, State::Cold)], 0, 0, 0),
+        ("cold ones are the service's", &[(5, State::Warm), (7, State::Cold { until: None })], 0, 0, 0),
     ];
     for (what, states, unseen, create, retire) in cases {
         let decision = decide(&wanted(5, 5, 0, 4), &members(states), *unseen, NOW);
@@ -91,6 +91,13 @@ fn age_makes_old_and_is_looked_at_in_time() {
     assert_eq!((decision.create, decision.retire.len(), decision.look_again), (1, 0, None));
 }
 
+/// One too many goes when it counts, and not at the next look by chance.
+#[test]
+fn a_cold_one_that_no_session_took_is_looked_at_when_it_counts() {
+    let cold = member(0, State::Cold { until: Some(NOW + 7) });
+    assert_eq!(decide(&wanted(0, 0, 0, 1), &[cold], 0, NOW).look_again, Some(NOW + 7));
+}
+
 #[test]
 fn what_starts_from_an_old_template_gives_way_at_once() {
     let mut there = members(&[(4, STARTING)]);
@@ -129,7 +136,7 @@ fn any_state() -> impl Strategy<Value = State> {
     prop_oneof![
         proptest::option::of(time.clone())
             .prop_map(|since| State::Starting { running_since: since.map(|since| NOW + since) }),
-        Just(State::Cold),
+        Just(State::Cold { until: None }),
         Just(State::Warm),
         Just(State::Assigned),
         Just(State::Retiring),
