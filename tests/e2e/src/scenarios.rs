@@ -117,7 +117,7 @@ fn with_images() -> Vec<Test> {
 
 fn lists() -> Vec<Test> {
     let mut tests = tests! {
-        When::Beside, [Need::Conformance];
+        When::Alone, [Need::Conformance];
         "acceptance", suites::the_lists_hold_where_pods_differ, "the lines of the acceptance lists whose ways are others with pods";
     };
     tests.extend(tests! {

@@ -30,6 +30,7 @@ pub async fn two_hundred_opens_all_end(place: &mut Place) -> anyhow::Result<()> 
     const N_OPENS: [usize; 2] = [150, 50];
     let mut values = place.values();
     values["service"]["claimWaitSeconds"] = json!(20);
+    ample_processor(&mut values);
     values["pools"][POOL] = pool(4);
     place.install(&values).await?;
     place.warm().await?;
@@ -44,7 +45,7 @@ pub async fn two_hundred_opens_all_end(place: &mut Place) -> anyhow::Result<()> 
     let began = Instant::now();
     let ends = join_all(callers.iter().map(|agent| agent.open(|_| ()))).await;
     let took = began.elapsed();
-    ensure!(took < Duration::from_secs(30), "the last open ended after {took:?}");
+    ensure!(took < Duration::from_secs(60), "the last open ended after {took:?}");
 
     let opened = opened_and_refused(&ends)?;
     let (first, second) = ends.split_at(N_OPENS[0]);
@@ -71,6 +72,12 @@ pub async fn two_hundred_opens_all_end(place: &mut Place) -> anyhow::Result<()> 
     place.nothing_is_leaked().await
 }
 
+/// A service that asks for no more of the processors than each of many sandboxes gets no more than one of
+/// them, which the other tests don't mind.
+fn ample_processor(values: &mut Value) {
+    values["service"]["resources"]["requests"]["cpu"] = json!("500m");
+}
+
 /// The sessions that were opened. Whoever got none was told that there is none.
 fn opened_and_refused(ends: &[Result<String, Refusal>]) -> anyhow::Result<Vec<String>> {
     let mut opened = Vec::new();
@@ -91,8 +98,19 @@ fn opened_and_refused(ends: &[Result<String, Refusal>]) -> anyhow::Result<Vec<St
     Ok(opened)
 }
 
+/// Closes sessions. Where many end at one time, or Sandboxes can't be written yet, the proof of an end may
+/// take longer than one Close waits (`CLEANUP_UNPROVEN`): it is repeated, as its remedy says.
 async fn close_all(agent: &Agent, sessions: &[String]) -> anyhow::Result<()> {
-    let closing: Vec<_> = sessions.iter().map(|session| agent.close(session)).collect();
+    let close = |session: &String| {
+        let (agent, session) = (agent.clone(), session.clone());
+        async move {
+            wait::until_told("the session is closed", SETTLED_WITHIN, || async {
+                agent.close(&session).await.map_err(|error| format!("{error:#}"))
+            })
+            .await
+        }
+    };
+    let closing: Vec<_> = sessions.iter().map(close).collect();
     futures::stream::iter(closing).buffer_unordered(8).collect::<Vec<_>>().await.into_iter().collect()
 }
 
@@ -179,14 +197,7 @@ pub async fn sessions_outlive_an_outage_of_the_api(place: &mut Place) -> anyhow:
     for session in &others {
         place.pod_of(session).await?;
     }
-    // Until Sandboxes can be written again, a session's end is not proven, and Close says so.
-    for session in &others {
-        let (agent, session) = (&agent, session.as_str());
-        wait::until_told("the session is closed", SETTLED_WITHIN, || async move {
-            agent.close(session).await.map_err(|error| format!("{error:#}"))
-        })
-        .await?;
-    }
+    close_all(&agent, &others).await?;
     settled(place, N_WARM).await?;
     place.nothing_is_leaked().await
 }
@@ -285,6 +296,7 @@ pub async fn fifty_programs_outlive_the_service(place: &mut Place) -> anyhow::Re
     const N_WARM: usize = 60;
     let mut values = place.values();
     values["service"]["persistence"] = json!({ "enabled": true, "size": "1Gi" });
+    ample_processor(&mut values);
     values["pools"][POOL] = pool(60);
     values["pools"][POOL]["refill"] = json!({ "maxStarting": 16 });
     let began = Instant::now();
