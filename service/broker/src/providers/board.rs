@@ -343,9 +343,10 @@ impl Board {
         if self.earliest.is_none_or(|earliest| earliest > now) {
             return self.earliest;
         }
-        let due: Vec<CallId> =
-            self.calls.values().filter(|p| p.due() <= now).map(|p| p.dispatch.id).collect();
-        for id in due {
+        let mut due: Vec<_> =
+            self.calls.values().map(|p| (p.due(), p.dispatch.id)).filter(|(due, _)| *due <= now).collect();
+        due.sort_unstable();
+        for (_, id) in due {
             let pending = self.calls.remove(&id).expect("it was just found");
             let timed_out = pending.deadline.is_some_and(|at| at <= now);
             self.withdraw(&pending, CancelReason::Timeout);
