@@ -2,6 +2,7 @@
 //! frames between runner and host. Generated from the `.proto` files beside this crate.
 
 pub mod codec;
+pub mod socket;
 
 /// Re-exported so that users of the messages need no version of their own.
 pub use prost;

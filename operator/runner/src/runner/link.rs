@@ -1,7 +1,8 @@
 //! The runner's end of the link: connecting, and connecting again when it breaks.
 //!
-//! An inherited socket is connected once, and carries the messages without HTTP/2. An address is dialled again with growing pauses; at the
-//! first contact the pod's token is shown, after that the ticket that the service gave.
+//! An inherited socket is connected once, and carries the messages without HTTP/2. An address is
+//! dialled again with growing pauses; at the first contact the pod's token is shown, after that the
+//! ticket that the service gave.
 
 use std::future::Future;
 use std::io;

@@ -6,6 +6,7 @@ use bytes::Bytes;
 use prost::Message;
 use seance_core::link::Numbered;
 use seance_proto::link::v1alpha1::{AttachRequest, attach_request::Frame};
+use seance_proto::socket::Reader;
 use tonic::{Code, Status, Streaming};
 
 use super::chunks::{Assembler, Budget};
@@ -40,7 +41,7 @@ pub(super) enum Incoming {
     /// A stream over the network.
     Network(Box<Streaming<AttachRequest>>),
     /// A socket of this machine.
-    Local(local::Reader),
+    Local(Reader),
 }
 
 impl Incoming {
@@ -48,7 +49,7 @@ impl Incoming {
     pub(super) async fn message(&mut self) -> Result<Option<AttachRequest>, Closed> {
         match self {
             Incoming::Network(stream) => stream.message().await.map_err(|status| closed_by(&status)),
-            Incoming::Local(reader) => reader.message().await,
+            Incoming::Local(reader) => local::message(reader).await,
         }
     }
 }
