@@ -90,6 +90,34 @@ impl Caller {
         bail!("a stream ended without an observation")
     }
 
+    /// Runs the smallest program so often, one after another; the milliseconds that each took.
+    pub async fn programs(&self, session: &str, n: usize) -> Result<Vec<f64>> {
+        let mut samples = Vec::new();
+        for _ in 0..n {
+            let began = Instant::now();
+            self.run(session, "1", |_| {}).await?;
+            samples.push(millis(began.elapsed()));
+        }
+        Ok(samples)
+    }
+
+    /// Runs a program that writes; the milliseconds from `began` until its output is here.
+    pub async fn first_output(&self, session: &str, began: Instant) -> Result<f64> {
+        let mut first = None;
+        self.run(session, "text('x')", |_| first = first.or(Some(began.elapsed()))).await?;
+        Ok(millis(first.context("a program wrote nothing")?))
+    }
+
+    /// Calls the session's tool so often, served over a provider's stream that answers at once; the
+    /// milliseconds from each call to the next.
+    pub async fn served_calls(&self, session: &str, n: usize) -> Result<Vec<f64>> {
+        let calls = Calls::default();
+        let serving = self.serve_at_once(session, calls.clone()).await?;
+        self.run(session, &loop_of(n), |_| {}).await?;
+        drop(serving);
+        Ok(intervals(&calls))
+    }
+
     /// Serves all tools of a session over a provider's stream, answering at once; keeps the time of each
     /// call. Dropping the set ends it.
     pub async fn serve_at_once(&self, session: &str, called: Calls) -> Result<JoinSet<()>> {

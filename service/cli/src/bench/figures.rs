@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::sync::{Arc, PoisonError};
 use std::time::{Duration, Instant};
 
-use anyhow::{Context as _, Result, ensure};
+use anyhow::{Result, ensure};
 use async_trait::async_trait;
 use seance_broker::providers::{Content, LocalAttachment, LocalCall, ToolHandler, ToolResult};
 use seance_core::ids::SessionId;
@@ -96,9 +96,7 @@ async fn open(world: &World, floors: &Floors, effort: Effort) -> Result<Vec<Figu
             let began = Instant::now();
             let session = world.caller.open(&[]).await?;
             opens.push(millis(began.elapsed()));
-            let mut first = None;
-            world.caller.run(&session, "text('x')", |_| first = first.or(Some(began.elapsed()))).await?;
-            firsts.push(millis(first.context("a program wrote nothing")?));
+            firsts.push(world.caller.first_output(&session, began).await?);
             sessions.push(session);
         }
         for session in sessions {
@@ -135,12 +133,7 @@ pub async fn until_warm(world: &World) {
 
 async fn next_program(world: &World, floors: &Floors, effort: Effort) -> Result<Vec<Figure>> {
     let session = world.caller.open(&[]).await?;
-    let mut samples = Vec::new();
-    for _ in 0..effort.samples(500) {
-        let began = Instant::now();
-        world.caller.run(&session, "1", |_| {}).await?;
-        samples.push(millis(began.elapsed()));
-    }
+    let samples = world.caller.programs(&session, effort.samples(500)).await?;
     world.caller.close(&session).await?;
     let floor_p50 = Some(floors.context + 2.0 * floors.commit + floors.grpc);
     let floor = "QuickJS context, two commits, a gRPC round trip";
@@ -174,12 +167,8 @@ async fn tool_call(world: &World, floors: &Floors, effort: Effort) -> Result<Vec
 /// The same over a provider's stream.
 async fn tool_call_grpc(world: &World, floors: &Floors, effort: Effort) -> Result<Figure> {
     let session = world.caller.open(&[tick(true)]).await?;
-    let calls = Calls::default();
-    let serving = world.caller.serve_at_once(&session, calls.clone()).await?;
-    world.caller.run(&session, &loop_of(effort.samples(2_000)), |_| {}).await?;
-    drop(serving);
+    let samples = world.caller.served_calls(&session, effort.samples(2_000)).await?;
     world.caller.close(&session).await?;
-    let samples = intervals(&calls);
     let floor_p50 = Some(2.0 * floors.grpc);
     Ok(Figure { name: "tool_call_grpc", unit: "ms", samples, floor_p50, floor: "two gRPC round trips" })
 }

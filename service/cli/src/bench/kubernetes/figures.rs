@@ -14,7 +14,7 @@ use super::floors::Floors;
 use super::objects;
 use super::pods::cold;
 use super::pools::opens_of;
-use crate::bench::caller::{Calls, intervals, loop_of, tick};
+use crate::bench::caller::tick;
 use crate::bench::report::{Effort, Figure, Group, millis};
 
 /// What is counted while sessions are opened at a steady rate.
@@ -104,9 +104,8 @@ async fn opened(world: &World) -> Result<(String, f64, f64)> {
     let began = Instant::now();
     let session = world.made.open(&[]).await?;
     let open = began.elapsed();
-    let mut first = None;
-    world.caller.run(&session, "text('x')", |_| first = first.or(Some(began.elapsed()))).await?;
-    Ok((session, millis(open), millis(first.context("a program wrote nothing")?)))
+    let first = world.caller.first_output(&session, began).await?;
+    Ok((session, millis(open), first))
 }
 
 async fn burst(world: &World, floors: &Floors, effort: Effort) -> Result<Vec<Figure>> {
@@ -136,12 +135,7 @@ async fn burst(world: &World, floors: &Floors, effort: Effort) -> Result<Vec<Fig
 
 async fn next_program(world: &World, floors: &Floors, effort: Effort) -> Result<Vec<Figure>> {
     let session = world.made.open(&[]).await?;
-    let mut samples = Vec::new();
-    for _ in 0..effort.samples(500) {
-        let began = Instant::now();
-        world.caller.run(&session, "1", |_| {}).await?;
-        samples.push(millis(began.elapsed()));
-    }
+    let samples = world.caller.programs(&session, effort.samples(500)).await?;
     world.caller.close(&session).await?;
     world.place.until_warm(&[session]).await?;
     let floor_p50 = Some(floors.context + 2.0 * floors.commit + floors.grpc);
@@ -156,14 +150,11 @@ async fn tool_call(world: &World, floors: &Floors, effort: Effort) -> Result<Vec
         ("tool_call_committed", false, 2.0, "two gRPC round trips and two commits"),
     ] {
         let session = world.made.open(&[tick(read_only)]).await?;
-        let calls = Calls::default();
-        let serving = world.caller.serve_at_once(&session, calls.clone()).await?;
-        world.caller.run(&session, &loop_of(effort.samples(2_000)), |_| {}).await?;
-        drop(serving);
+        let samples = world.caller.served_calls(&session, effort.samples(2_000)).await?;
         world.caller.close(&session).await?;
         world.place.until_warm(&[session]).await?;
         let floor_p50 = Some(2.0 * floors.grpc + n_commits * floors.commit);
-        figures.push(Figure { name, unit: "ms", samples: intervals(&calls), floor_p50, floor });
+        figures.push(Figure { name, unit: "ms", samples, floor_p50, floor });
     }
     Ok(figures)
 }
