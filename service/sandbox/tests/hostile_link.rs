@@ -64,6 +64,15 @@ async fn assign(claimed: &Claimed, session: SessionId) {
     claimed.sender.send(Addressed { epoch: Epoch(1), frame: assign }).await.expect("the link is there");
 }
 
+/// A pod's runner, dialled in and with this session.
+async fn busy(world: &World, pod: u32, session: SessionId) -> (Client, Claimed) {
+    let client = dial(world, Credential::of_pod(pod)).await.unwrap();
+    client.report_closed().await;
+    let claimed = world.backend.claim(request(DEADLINE)).await.expect("it is warm");
+    assign(&claimed, session).await;
+    (client, claimed)
+}
+
 async fn end_of(claimed: &mut Claimed) -> EndReason {
     let end = async {
         loop {
@@ -170,10 +179,7 @@ async fn a_warm_runner_that_sends_a_sessions_frames_is_never_used() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_way_that_opens_ends_the_session_s_sandbox() {
     let world = world(1).await;
-    let client = dial(&world, Credential::of_pod(1)).await.unwrap();
-    client.report_closed().await;
-    let mut claimed = world.backend.claim(request(DEADLINE)).await.expect("it is warm");
-    assign(&claimed, session(1)).await;
+    let (client, mut claimed) = busy(&world, 1, session(1)).await;
     client.report_open().await;
     assert_eq!(end_of(&mut claimed).await, EndReason::IsolationNotProven);
     drop(client);
@@ -282,17 +288,10 @@ async fn a_hundred_runners_that_read_nothing_leave_memory_flat_and_others_alone(
     for n in 1..=N + 1 {
         world.objects.add_sandbox(&format!("sandbox-{n}"), "small", &uid(n));
     }
-    let mut honest = dial(&world, Credential::of_pod(N + 1)).await.unwrap();
-    honest.report_closed().await;
-    let claimed = world.backend.claim(request(DEADLINE)).await.expect("it is warm");
-    assign(&claimed, session(1)).await;
+    let (mut honest, claimed) = busy(&world, N + 1, session(1)).await;
     let mut hostile = Vec::new();
     for n in 1..=N {
-        let client = dial(&world, Credential::of_pod(n)).await.unwrap();
-        client.report_closed().await;
-        let claimed = world.backend.claim(request(DEADLINE)).await.expect("it is warm");
-        assign(&claimed, session(2)).await;
-        hostile.push((client, claimed));
+        hostile.push(busy(&world, n, session(2)).await);
     }
     let before = resident_kib();
     let mut attacks = tokio::task::JoinSet::new();
@@ -343,16 +342,10 @@ fn resident_kib() -> u64 {
 async fn a_hundred_hostile_runners_leave_memory_flat_and_others_alone() {
     const N: u32 = 100;
     let world = world(N + 1).await;
-    let mut honest = dial(&world, Credential::of_pod(N + 1)).await.unwrap();
-    honest.report_closed().await;
-    let mut claimed = world.backend.claim(request(DEADLINE)).await.expect("it is warm");
-    assign(&claimed, session(1)).await;
+    let (mut honest, mut claimed) = busy(&world, N + 1, session(1)).await;
     let mut hostile = Vec::new();
     for n in 1..=N {
-        let client = dial(&world, Credential::of_pod(n)).await.unwrap();
-        client.report_closed().await;
-        let claimed = world.backend.claim(request(DEADLINE)).await.expect("it is warm");
-        assign(&claimed, session(2)).await;
+        let (client, claimed) = busy(&world, n, session(2)).await;
         hostile.push((n, client, claimed));
     }
     let before = resident_kib();

@@ -71,6 +71,11 @@ impl Midway {
     }
 }
 
+/// The node that a pod is on.
+fn node_of(pod: &Pod) -> anyhow::Result<String> {
+    pod.spec.as_ref().and_then(|spec| spec.node_name.clone()).context("a pod has a node")
+}
+
 /// A drain asks for the eviction of each pod.
 pub async fn a_drained_node_is_told(place: &mut Place) -> anyhow::Result<()> {
     const N_SESSIONS: usize = 3;
@@ -100,7 +105,7 @@ pub async fn a_cordoned_node_takes_no_session(place: &mut Place) -> anyhow::Resu
     let session = agent.opened().await?;
     place.warm().await?;
     let pod = place.pod_of(&session).await?;
-    let name = pod.spec.as_ref().and_then(|spec| spec.node_name.clone()).context("a pod has a node")?;
+    let name = node_of(&pod)?;
     let cordon = Cordon::new(place, &name).await?;
     let retired = |pool: &SandboxPool| (pool.status.as_ref()?.warm == 0).then_some(());
     place.pool_until("no sandbox of the cordoned node is warm", READY_WITHIN, retired).await?;
@@ -210,7 +215,7 @@ async fn priority(place: &Place, name: &str, value: i32) -> anyhow::Result<()> {
 
 /// The processors of a pod's node that no pod has asked for.
 async fn free_millicores(place: &Place, pod: &Pod) -> anyhow::Result<i64> {
-    let node_name = pod.spec.as_ref().and_then(|spec| spec.node_name.clone()).context("a pod has a node")?;
+    let node_name = node_of(pod)?;
     let nodes: Api<Node> = Api::all(place.setting.client.clone());
     let status = nodes.get(&node_name).await.context("reading the node")?.status;
     let all = status.and_then(|status| status.allocatable?.get("cpu").map(|cpu| millicores(&cpu.0)));
@@ -275,8 +280,7 @@ pub async fn a_lost_node_is_told(place: &mut Place) -> anyhow::Result<()> {
     place.install_and_warm().await?;
     let midway = Midway::new(place).await?;
     let kubelet = place.setting.node()?.stop("kubelet").await?;
-    let name =
-        midway.pod.spec.as_ref().and_then(|spec| spec.node_name.clone()).context("a pod has a node")?;
+    let name = node_of(&midway.pod)?;
     let is_unknown = |nodes: &[Node]| {
         let node = nodes.iter().find(|node| node.name_any() == name)?;
         let conditions = node.status.as_ref()?.conditions.as_deref()?;
