@@ -392,6 +392,13 @@ pub struct SandboxPoolStatus {
     pub checks: Vec<Check>,
 }
 
+impl SandboxPool {
+    /// What is so of it; nothing before anybody has told.
+    pub fn conditions(&self) -> &[Condition] {
+        self.status.as_ref().map(|status| status.conditions.as_slice()).unwrap_or_default()
+    }
+}
+
 /// The types of a pool's conditions. The operator writes all of them.
 pub mod condition_type {
     /// As many sandboxes are warm as there should be.

@@ -98,6 +98,13 @@ pub struct SandboxStatus {
     pub checks: Vec<Check>,
 }
 
+impl Sandbox {
+    /// What is so of it; nothing before anybody has told.
+    pub fn conditions(&self) -> &[Condition] {
+        self.status.as_ref().map(|status| status.conditions.as_slice()).unwrap_or_default()
+    }
+}
+
 /// The types of a sandbox's conditions.
 pub mod condition_type {
     /// By the operator: the pod's container runs, or ran.

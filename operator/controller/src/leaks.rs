@@ -19,8 +19,7 @@ pub fn count(sandboxes: &[Arc<Sandbox>], pods: &[Arc<Pod>]) -> usize {
     let mut is_stray = |uid: &String| !(there.contains(uid) && taken.insert(uid.clone()));
     let living_pods = pods.iter().filter(|pod| pod.metadata.deletion_timestamp.is_none());
     let is_over = |sandbox: &&Arc<Sandbox>| {
-        let conditions =
-            sandbox.status.as_ref().map(|status| status.conditions.as_slice()).unwrap_or_default();
+        let conditions = sandbox.conditions();
         let all = [condition_type::FINISHED, condition_type::RELEASED];
         sandbox.metadata.deletion_timestamp.is_none() && all.iter().all(|type_| is_true(conditions, type_))
     };

@@ -242,8 +242,7 @@ impl SandboxBackend for KubernetesBackend {
         let inner = self.world.lock();
         let n_unproven = inner.runners.values().filter(|runner| runner.is_unproven).count();
         let is_orphan = |sandbox: &&seance_operator_api::Sandbox| {
-            let conditions =
-                sandbox.status.as_ref().map(|status| status.conditions.as_slice()).unwrap_or_default();
+            let conditions = sandbox.conditions();
             let is = |type_| is_true(conditions, type_);
             let has_runner = world::pod_of(sandbox).is_some_and(|id| inner.runners.contains_key(&id));
             sandbox.spec.session.is_some()

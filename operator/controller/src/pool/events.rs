@@ -16,7 +16,7 @@ const NOTE_BYTES_MAX: usize = 1_000;
 
 /// Tells what begins with this status. Who can't be told loses nothing: the conditions say the same.
 pub async fn publish(pool: &SandboxPool, context: &Context, status: &SandboxPoolStatus) {
-    let standing = pool.status.as_ref().map(|status| status.conditions.as_slice()).unwrap_or_default();
+    let standing = pool.conditions();
     for event in beginning(standing, &status.conditions) {
         if let Err(error) = context.cluster.publish(&event, &pool.object_ref(&())).await {
             tracing::debug!(%error, reason = event.reason, "an event could not be published");

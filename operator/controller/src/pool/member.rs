@@ -38,7 +38,7 @@ pub fn member(sandbox: &Sandbox, around: Around<'_>, now: i64) -> Member {
 }
 
 fn state(sandbox: &Sandbox, is_asked: bool, now: i64) -> State {
-    let conditions = sandbox.status.as_ref().map(|status| status.conditions.as_slice()).unwrap_or_default();
+    let conditions = sandbox.conditions();
     let since = |type_: &str| {
         let condition = condition(conditions, type_).filter(|condition| condition.status == "True");
         condition.map(|condition| condition.last_transition_time.0.as_second())
@@ -69,7 +69,7 @@ fn state(sandbox: &Sandbox, is_asked: bool, now: i64) -> State {
 /// Since when a runner could be warm and isn't. One in quarantine isn't given up: another would be in
 /// the same place.
 fn waiting_since(sandbox: &Sandbox, now: i64) -> Option<i64> {
-    let conditions = sandbox.status.as_ref().map(|status| status.conditions.as_slice()).unwrap_or_default();
+    let conditions = sandbox.conditions();
     let started =
         condition(conditions, condition_type::STARTED).filter(|started| started.status == "True")?;
     let ready = condition(conditions, condition_type::READY);
@@ -85,7 +85,7 @@ fn waiting_since(sandbox: &Sandbox, now: i64) -> Option<i64> {
 /// makes the next one has to be careful about.
 fn has_failed(sandbox: &Sandbox) -> bool {
     use reason::finished::{COMPLETED, OUT_OF_MEMORY, REJECTED, RUNNER_FAILED, RUNNER_KILLED};
-    let conditions = sandbox.status.as_ref().map(|status| status.conditions.as_slice()).unwrap_or_default();
+    let conditions = sandbox.conditions();
     let by_itself = condition(conditions, condition_type::FINISHED).is_some_and(|finished| {
         [COMPLETED, OUT_OF_MEMORY, REJECTED, RUNNER_FAILED, RUNNER_KILLED].contains(&&*finished.reason)
     });

@@ -85,18 +85,14 @@ fn in_the_way(alive: &[&Sandbox]) -> Option<(&'static str, String)> {
     ];
     worst_first.into_iter().find_map(|(type_, of_sandbox, of_pool)| {
         let says = |sandbox: &&&Sandbox| {
-            condition(conditions(sandbox), type_)
+            condition(sandbox.conditions(), type_)
                 .is_some_and(|is| is.status == "False" && is.reason == of_sandbox)
         };
         // The first by name, so that the same is told at every look.
         let sandbox = alive.iter().filter(says).min_by_key(|sandbox| sandbox.name_any())?;
-        let message = condition(conditions(sandbox), type_).map(|is| is.message.clone());
+        let message = condition(sandbox.conditions(), type_).map(|is| is.message.clone());
         Some((of_pool, message.unwrap_or_default()))
     })
-}
-
-fn conditions(sandbox: &Sandbox) -> &[Condition] {
-    sandbox.status.as_ref().map(|status| status.conditions.as_slice()).unwrap_or_default()
 }
 
 fn progressing(decision: &Decision, ready: &Verdict) -> Verdict {
@@ -156,7 +152,7 @@ fn isolation(checks: &[Check]) -> Verdict {
 
 /// Whether a Sandbox still counts for its pool.
 pub fn is_alive(sandbox: &Sandbox) -> bool {
-    !is_true(conditions(sandbox), of_sandbox::FINISHED)
+    !is_true(sandbox.conditions(), of_sandbox::FINISHED)
 }
 
 #[cfg(test)]

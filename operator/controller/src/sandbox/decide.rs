@@ -107,16 +107,12 @@ pub fn decide(facts: &Facts<'_>) -> Plan {
     }
 }
 
-fn conditions<'a>(facts: &Facts<'a>) -> &'a [seance_operator_api::conditions::Condition] {
-    facts.sandbox.status.as_ref().map(|status| status.conditions.as_slice()).unwrap_or_default()
-}
-
 fn standing<'a>(facts: &Facts<'a>, type_: &str) -> Option<&'a seance_operator_api::conditions::Condition> {
-    condition(conditions(facts), type_).filter(|condition| condition.status == "True")
+    condition(facts.sandbox.conditions(), type_).filter(|condition| condition.status == "True")
 }
 
 fn is_released(facts: &Facts<'_>) -> bool {
-    is_true(conditions(facts), condition_type::RELEASED)
+    is_true(facts.sandbox.conditions(), condition_type::RELEASED)
 }
 
 fn is_going(facts: &Facts<'_>) -> bool {
@@ -148,7 +144,7 @@ fn end(facts: &Facts<'_>, verdict: Verdict) -> Verdict {
 }
 
 fn with_pod(facts: &Facts<'_>, pod: &Pod) -> Plan {
-    let started = started(pod, conditions(facts));
+    let started = started(pod, facts.sandbox.conditions());
     if let Some(verdict) = ended::ended(pod, around(facts)) {
         let finished = Some(end(facts, verdict));
         return Plan { started: Some(started), finished, ..Plan::only(Step::Rest) };

@@ -19,7 +19,6 @@ use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
 use super::ends;
-use super::judge::Judge;
 use super::world::{Phase, Runner, World};
 use crate::link::{Aside, Lasting, LastingReceiver, LastingSender, Listener};
 
@@ -365,26 +364,11 @@ pub(super) fn expect_back(
         deadline: Some(session_max),
     };
     let link = Lasting::taken_back(request.epoch, request.acknowledged, assign, listener(world, id));
-    let mut judge = Judge::default();
-    judge.freeze();
-    let runner = Runner {
-        sandbox: name.unwrap_or_default(),
-        pool: spec.map(|spec| spec.pool).unwrap_or_default(),
-        link: Arc::clone(&link),
-        engines: Vec::new(),
-        judge,
-        reported: Instant::now(),
-        unproven_since: None,
-        phase: Phase::Claimed { tenant: request.tenant.clone(), session: Some(session) },
-        generation_min,
-        generation,
-        n_stream: 0,
-        memory_peak_bytes: 0,
-        open_since: None,
-        is_promised: false,
-        said_goodbye: false,
-        is_unproven: false,
-    };
+    let (sandbox, pool) = (name.unwrap_or_default(), spec.map(|spec| spec.pool).unwrap_or_default());
+    let phase = Phase::Claimed { tenant: request.tenant.clone(), session: Some(session) };
+    let mut runner = Runner::new(sandbox, pool, Arc::clone(&link), phase);
+    runner.judge.freeze();
+    (runner.generation_min, runner.generation) = (generation_min, generation);
     inner.runners.insert(id, runner);
     drop(inner);
     world.tell();

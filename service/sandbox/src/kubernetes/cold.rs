@@ -47,7 +47,7 @@ impl Inner {
 
 /// Whether a Sandbox may yet become one that serves.
 pub(super) fn is_starting(inner: &Inner, sandbox: &Sandbox) -> bool {
-    let conditions = sandbox.status.as_ref().map(|status| status.conditions.as_slice()).unwrap_or_default();
+    let conditions = sandbox.conditions();
     let is_over = is_true(conditions, condition_type::FINISHED)
         || is_true(conditions, condition_type::RELEASED)
         || is_true(conditions, condition_type::READY);

@@ -6,8 +6,8 @@ use seance_operator_api::pool::Check;
 use seance_operator_api::sandbox::{Desired, SessionRef, condition_type, reason};
 use seance_operator_api::{Sandbox, condition, is_true};
 
-use super::judge;
 use super::world::{Inner, Phase, Runner, pod_of};
+use super::{ends, judge};
 
 /// What has to be written to a Sandbox. Nothing is nothing.
 #[derive(Debug, Default, PartialEq)]
@@ -104,12 +104,12 @@ fn of_runner(inner: &Inner, runner: &Runner, is_listed: bool) -> Vec<Say> {
 
 /// A Sandbox whose runner isn't here: nothing is said until it would have to be here.
 fn without_runner(sandbox: &Sandbox, has_settled: bool, is_listed: bool) -> Vec<Say> {
-    let conditions = sandbox.status.as_ref().map(|status| status.conditions.as_slice()).unwrap_or_default();
+    let conditions = sandbox.conditions();
     if is_true(conditions, condition_type::RELEASED) || !is_listed {
         return Vec::new();
     }
     let had_session = sandbox.spec.session.is_some() || is_true(conditions, condition_type::ASSIGNED);
-    let was_ready = condition(conditions, condition_type::READY).is_some();
+    let was_ready = ends::was_ready(sandbox);
     let is_retiring = sandbox.spec.desired == Desired::Retiring;
     let is_finished = is_true(conditions, condition_type::FINISHED);
     let lost = || say(condition_type::READY, false, reason::ready::LINK_LOST, "");

@@ -20,7 +20,6 @@ use tonic::metadata::MetadataMap;
 use tonic::{Request, Response, Status, Streaming};
 
 use super::claimed::{listener, read_warm};
-use super::judge::Judge;
 use super::peers::Stranger;
 use super::review::{ReviewError, Reviews, sandbox_id};
 use super::tickets::{Ticket, Tickets};
@@ -227,25 +226,7 @@ fn new_runner(world: &Arc<World>, inner: &mut Inner, known: &Known) -> Result<()
     let (sandbox, pool) = (sandbox.metadata.name.clone().unwrap_or_default(), sandbox.spec.pool.clone());
     let link = Lasting::new(listener(world, known.id));
     let (stop, reader) = read_warm(world, known.id, &link);
-    let runner = Runner {
-        sandbox,
-        pool,
-        link,
-        engines: Vec::new(),
-        judge: Judge::default(),
-        reported: Instant::now(),
-        unproven_since: Some(Instant::now()),
-        phase: Phase::Warm { stop, reader },
-        generation_min: 0,
-        generation: 0,
-        n_stream: 0,
-        memory_peak_bytes: 0,
-        open_since: None,
-        is_promised: false,
-        said_goodbye: false,
-        is_unproven: false,
-    };
-    inner.runners.insert(known.id, runner);
+    inner.runners.insert(known.id, Runner::new(sandbox, pool, link, Phase::Warm { stop, reader }));
     Ok(())
 }
 

@@ -38,8 +38,7 @@ pub(super) fn started_reason(sandbox: &Sandbox) -> Option<&str> {
 
 /// Whether a sandbox could ever have served: the service said once how ready it was.
 pub(super) fn was_ready(sandbox: &Sandbox) -> bool {
-    let conditions = sandbox.status.as_ref().map(|status| status.conditions.as_slice()).unwrap_or_default();
-    condition(conditions, condition_type::READY).is_some()
+    condition(sandbox.conditions(), condition_type::READY).is_some()
 }
 
 /// The node tries again: an image, or what the container needs, may yet come. Its second try is after

@@ -113,6 +113,31 @@ pub(super) struct Runner {
     pub(super) is_unproven: bool,
 }
 
+impl Runner {
+    /// A runner that was never linked, of the Sandbox and the pool of these names.
+    pub(super) fn new(sandbox: String, pool: String, link: Arc<Lasting>, phase: Phase) -> Self {
+        let now = Instant::now();
+        Self {
+            sandbox,
+            pool,
+            link,
+            engines: Vec::new(),
+            judge: Judge::default(),
+            reported: now,
+            unproven_since: matches!(phase, Phase::Warm { .. }).then_some(now),
+            phase,
+            generation_min: 0,
+            generation: 0,
+            n_stream: 0,
+            memory_peak_bytes: 0,
+            open_since: None,
+            is_promised: false,
+            said_goodbye: false,
+            is_unproven: false,
+        }
+    }
+}
+
 /// Where a runner is in its life.
 pub(super) enum Phase {
     /// It has no session. Its reader gives the receiver back when it is stopped.
@@ -309,8 +334,7 @@ impl Inner {
     /// What stands against taking this pod's runner as one without a session.
     pub(super) fn bars(&self, id: SandboxId) -> Option<&'static str> {
         let sandbox = self.sandbox_of(id)?;
-        let conditions =
-            sandbox.status.as_ref().map(|status| status.conditions.as_slice()).unwrap_or_default();
+        let conditions = sandbox.conditions();
         if sandbox.spec.session.is_some() || is_true(conditions, condition_type::ASSIGNED) {
             Some("the sandbox had a session")
         } else if is_true(conditions, condition_type::RELEASED)
@@ -474,8 +498,7 @@ impl Inner {
     pub(super) fn is_proven_gone(&self, id: SandboxId) -> bool {
         let Some(runner) = self.runners.get(&id) else { return true };
         let Some(sandbox) = self.sandboxes.get(&runner.sandbox) else { return self.is_listed };
-        let conditions =
-            sandbox.status.as_ref().map(|status| status.conditions.as_slice()).unwrap_or_default();
+        let conditions = sandbox.conditions();
         let is_finished = is_true(conditions, condition_type::FINISHED);
         is_finished || (runner.said_goodbye && is_true(conditions, condition_type::RELEASED))
     }

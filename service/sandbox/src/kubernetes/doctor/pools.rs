@@ -90,7 +90,7 @@ fn of_pool(subject: &str, pool: &SandboxPool) -> Vec<Finding> {
 }
 
 fn isolation(subject: &str, pool: &SandboxPool) -> Finding {
-    let conditions = pool.status.as_ref().map(|status| status.conditions.as_slice()).unwrap_or_default();
+    let conditions = pool.conditions();
     let not_checked = "wait until a runner of the pool is linked; then see which check proves nothing";
     match condition(conditions, condition_type::ISOLATION_PROVEN) {
         Some(proven) if proven.status == "True" && proven.reason == reason::CHECKS_ACCEPTED => {
