@@ -7,6 +7,7 @@
 mod bare;
 mod batch;
 mod files;
+mod log;
 mod read;
 mod schema;
 mod sweep;

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use seance_core::store::Error;
 use sqlx::{ConnectOptions, Connection, SqliteConnection};
 
-use super::SqliteConfig;
+use super::{SqliteConfig, log};
 use crate::codec::failed;
 
 /// How long durable commits of one small row take: a raw database in a new directory inside `dir`,
@@ -30,6 +30,7 @@ async fn measure(home: &Path, n: usize) -> Result<Vec<Duration>, sqlx::Error> {
     tokio::fs::create_dir_all(home).await?;
     let options = SqliteConfig::new(home.join("bare.db")).connect_options().create_if_missing(true);
     let mut connection = options.connect().await?;
+    log::make_room(&mut connection).await?;
     sqlx::query("CREATE TABLE rows (n INTEGER PRIMARY KEY, body BLOB)").execute(&mut connection).await?;
     let mut commits = Vec::new();
     for row in 0..n {

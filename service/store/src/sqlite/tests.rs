@@ -295,3 +295,30 @@ async fn a_bare_commit_is_measured_and_leaves_nothing() {
     assert!(commits.len() == 5 && commits.iter().all(|commit| !commit.is_zero()));
     assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 0);
 }
+
+/// A commit that makes the log longer costs about twice as much.
+#[tokio::test]
+async fn commits_do_not_make_the_log_longer() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = open(dir.path()).await;
+    let log_bytes = || std::fs::metadata(dir.path().join("data/seance.db-wal")).unwrap().len();
+    let before = log_bytes();
+    let made = created(&store, 1).await;
+    // Over two checkpoints: each append takes two pages at least, and a checkpoint comes after a thousand.
+    for seq in 2..1_200 {
+        store.append(outputs(&made, [seq])).await.unwrap();
+    }
+    assert_eq!(log_bytes(), before);
+}
+
+#[tokio::test]
+async fn a_store_without_room_for_its_log_opens_all_the_same() {
+    let dir = tempfile::tempdir().unwrap();
+    let bytes_max = Some(256 * 1024);
+    let store = SqliteStore::open(SqliteConfig { bytes_max, ..config(dir.path()) }).await.unwrap();
+    let made = created(&store, 1).await;
+    assert_eq!(log(&store, made.id).await.len(), 1);
+    store.close().await;
+    let files: Vec<_> = std::fs::read_dir(dir.path().join("data")).unwrap().collect();
+    assert_eq!(files.len(), 2, "the database and its lock: {files:?}");
+}

@@ -18,6 +18,7 @@ use super::batch::{
     Batch, CatalogKey, Facts, Known, NewCatalog, RequestKey, Totals, request_key, state_of_number,
 };
 use super::files::Lock;
+use super::log;
 use super::sweep::Forget;
 use super::tables;
 use crate::codec::{decode_record, failed};
@@ -108,6 +109,7 @@ impl Writer {
         lock: Lock,
     ) -> Result<Self, sqlx::Error> {
         tables::set_up(&mut connection).await?;
+        log::make_room(&mut connection).await?;
         let mut writer = Self {
             config,
             connection: Some(connection),
