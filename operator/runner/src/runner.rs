@@ -217,6 +217,9 @@ impl Runner {
                     // The end leaves before the tidying that nobody waits for.
                     self.outbox.flush();
                     tokio::task::yield_now().await;
+                    if let Some(dying) = &self.dying {
+                        dying.kill();
+                    }
                     self.reap_strays(true);
                     self.spare.start_soon();
                 },
@@ -480,8 +483,10 @@ async fn next_report(isolation: &mut Option<Isolation>) -> seance_proto::link::v
     }
 }
 
+/// Waits until then. What is due already costs no wait: a timer rounds up to a millisecond.
 async fn due(at: Option<Instant>) {
     match at {
+        Some(at) if at <= Instant::now() => {}
         Some(at) => tokio::time::sleep_until(at).await,
         None => std::future::pending().await,
     }

@@ -3,7 +3,7 @@
 
 use std::collections::VecDeque;
 use std::ffi::OsString;
-use std::io;
+use std::io::{self, Read};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::os::unix::process::CommandExt;
 use std::process::{Command, Stdio};
@@ -24,6 +24,8 @@ use crate::hosts::javascript::STACK_BYTES;
 use crate::hosts::parent;
 
 const READ_BYTES: usize = 64 * 1024;
+/// More than `/proc/PID/status` has, so that it is read at once.
+const STATUS_BYTES: usize = 4096;
 
 /// A host or a warm parent that is running, or that has ended and is not forgotten yet.
 pub struct HostProcess {
@@ -170,14 +172,16 @@ impl HostProcess {
         }
     }
 
-    /// Kills a host that has said that it is done, and gives what it used until now; its end is not
-    /// waited for, since taking its memory down takes the kernel longer than a small program ran.
-    /// Nothing where that can't be seen, because it has begun to end or `/proc` hides it: then its
-    /// exit tells.
+    /// Takes leave of a host that has said that it is done, and gives what it used until now: what it
+    /// has written is read, and nothing more. Neither its end nor killing it is waited for, since
+    /// taking its memory down takes the kernel longer than a small program ran; [`Self::kill`] follows
+    /// once its end is told. Nothing where what it used can't be seen, because it has begun to end or
+    /// `/proc` hides it: then it is killed, and its exit tells.
     pub fn dismiss(&mut self) -> Option<Exit> {
-        let used = usage(self.pid);
-        self.kill();
-        let (cpu_us, peak_memory_bytes) = used?;
+        let Some((cpu_us, peak_memory_bytes)) = usage(self.pid) else {
+            self.kill();
+            return None;
+        };
         self.is_dismissed = true;
         Some(Exit { cpu_us, peak_memory_bytes, ..Exit::default() })
     }
@@ -282,11 +286,18 @@ impl HostProcess {
     }
 
     /// Reads what a host that has ended or was dismissed left in its socket and pipes. Nothing waits
-    /// here: whoever could still write has been killed.
+    /// here, and it comes to an end: one that has left something is killed before the rest is read.
     fn drain(&mut self) -> Drained {
+        let (pid, is_there) = (self.pid, self.ended.is_none());
+        let stop = || {
+            if is_there {
+                kill_group(pid);
+            }
+        };
         if let Some(socket) = &self.socket {
             match read_now(socket.as_fd(), &mut self.scratch) {
                 Some(n) => {
+                    stop();
                     self.decoder.extend(&self.scratch[..n]);
                     return Drained::Frames;
                 }
@@ -299,6 +310,7 @@ impl HostProcess {
             let Some(open) = pipe else { continue };
             match read_now(open.as_fd(), &mut self.scratch) {
                 Some(n) => {
+                    stop();
                     return Drained::Event(Event::Output(source, Bytes::copy_from_slice(&self.scratch[..n])));
                 }
                 None => *pipe = None,
@@ -430,7 +442,8 @@ pub fn reap(pid: Pid, flags: i32) -> Option<Exit> {
 /// Processor time in microseconds and the largest resident size in bytes of a process that has not
 /// begun to end.
 fn usage(pid: Pid) -> Option<(u64, u64)> {
-    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
+    let mut status = String::with_capacity(STATUS_BYTES);
+    std::fs::File::open(format!("/proc/{pid}/status")).ok()?.read_to_string(&mut status).ok()?;
     let peak = status.lines().find_map(|line| line.strip_prefix("VmHWM:"))?;
     let peak_kib: u64 = peak.trim().strip_suffix(" kB")?.parse().ok()?;
     Some((cpu_us(pid)?, peak_kib * 1024))
