@@ -1,11 +1,15 @@
 //! Messages over a connected socket of this machine, each as one length-prefixed frame. There is one
 //! stream each way, and the kernel's buffer is its flow control.
 
+use std::future::poll_fn;
 use std::io;
+use std::mem::MaybeUninit;
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
 
 use futures::{FutureExt, Stream, StreamExt};
 use prost::Message;
-use tokio::io::AsyncWriteExt;
+use tokio::io::{AsyncRead, AsyncWriteExt, ReadBuf};
 use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
 
 use crate::codec::{self, Decoder};
@@ -47,21 +51,19 @@ impl Reader {
             if let Some(message) = self.decoder.next_message()? {
                 return Ok(Some(message));
             }
-            self.socket.readable().await.map_err(Error::Socket)?;
-            match self.read() {
-                Ok(0) => return Ok(None),
-                Ok(_) => {}
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
-                Err(error) => return Err(Error::Socket(error)),
+            if poll_fn(|context| self.poll_read(context)).await.map_err(Error::Socket)? == 0 {
+                return Ok(None);
             }
         }
     }
 
-    fn read(&mut self) -> io::Result<usize> {
-        let mut buffer = [0; READ_BYTES];
-        let n = self.socket.try_read(&mut buffer)?;
-        self.decoder.extend(&buffer[..n]);
-        Ok(n)
+    /// Reads what is there. It stands on the stack of this call and not in the future, which every session has.
+    fn poll_read(&mut self, context: &mut Context<'_>) -> Poll<io::Result<usize>> {
+        let mut bytes = [MaybeUninit::uninit(); READ_BYTES];
+        let mut bytes = ReadBuf::uninit(&mut bytes);
+        ready!(Pin::new(&mut self.socket).poll_read(context, &mut bytes))?;
+        self.decoder.extend(bytes.filled());
+        Poll::Ready(Ok(bytes.filled().len()))
     }
 }
 

@@ -34,7 +34,7 @@ use crate::shared::{Accepted, Command, Readiness, Reply, Shared, Snapshot};
 
 /// Steps that wait for their commit before no more frames of the runner are read: the runner is
 /// held back by the link's own flow control, nothing is cut.
-const UNCOMMITTED_STEPS_MAX: usize = 64;
+const UNCOMMITTED_STEPS_MAX: usize = 96;
 /// Frames that wait for a runner that does not read. One more and it has broken the protocol.
 const SENDING_MAX: usize = 256;
 /// How long the end of a sandbox is waited for when no caller waits.

@@ -11,7 +11,7 @@ use tokio::sync::Notify;
 use super::{Batch, is_patient};
 
 /// Steps that nobody waits for are written once there are this many, however little time has passed.
-pub(super) const GATHERED_MAX: usize = 32;
+pub(super) const GATHERED_MAX: usize = 64;
 
 /// A queue and its two ends.
 pub(super) fn queue() -> (Sender, Receiver) {
