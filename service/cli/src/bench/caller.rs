@@ -17,6 +17,10 @@ use crate::client::Client;
 /// Calls of tools that one session may make.
 const CALLS_MAX: u64 = 100_000;
 
+/// Between programs of a session. A model takes longer to write the next, and the runner gets a host ready
+/// meanwhile.
+pub const PAUSE: Duration = Duration::from_millis(10);
+
 /// When a tool was called.
 pub type Calls = Arc<Mutex<Vec<Instant>>>;
 
@@ -90,10 +94,14 @@ impl Caller {
         bail!("a stream ended without an observation")
     }
 
-    /// Runs the smallest program so often, one after another; the milliseconds that each took.
-    pub async fn programs(&self, session: &str, n: usize) -> Result<Vec<f64>> {
+    /// Runs the smallest program so often, each `pause` after the one before; the milliseconds that each
+    /// took.
+    pub async fn programs(&self, session: &str, n: usize, pause: Duration) -> Result<Vec<f64>> {
         let mut samples = Vec::new();
         for _ in 0..n {
+            if !pause.is_zero() {
+                tokio::time::sleep(pause).await;
+            }
             let began = Instant::now();
             self.run(session, "1", |_| {}).await?;
             samples.push(millis(began.elapsed()));

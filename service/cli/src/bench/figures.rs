@@ -11,7 +11,7 @@ use seance_core::ids::SessionId;
 use seance_sandbox::local::{SandboxState, SandboxStatus};
 use tokio::task::JoinSet;
 
-use super::caller::{Calls, intervals, loop_of, tick};
+use super::caller::{Calls, PAUSE, intervals, loop_of, tick};
 use super::floors::Floors;
 use super::process;
 use super::report::{Effort, Figure, Group, millis};
@@ -21,7 +21,10 @@ use super::world::{MAX_SANDBOXES, WARM, World};
 pub const FIGURES: &[Group<World, Floors>] = &[
     Group { names: &["commit"], measure: |w, f, e| Box::pin(commit(w, f, e)) },
     Group { names: &["warm_open", "open_to_first_output"], measure: |w, f, e| Box::pin(open(w, f, e)) },
-    Group { names: &["next_program"], measure: |w, f, e| Box::pin(next_program(w, f, e)) },
+    Group {
+        names: &["next_program", "next_program_at_once"],
+        measure: |w, f, e| Box::pin(next_program(w, f, e)),
+    },
     Group {
         names: &["tool_call", "tool_call_committed", "tool_call_grpc"],
         measure: |w, f, e| Box::pin(tool_call(w, f, e)),
@@ -133,11 +136,15 @@ pub async fn until_warm(world: &World) {
 
 async fn next_program(world: &World, floors: &Floors, effort: Effort) -> Result<Vec<Figure>> {
     let session = world.caller.open(&[]).await?;
-    let samples = world.caller.programs(&session, effort.samples(500)).await?;
-    world.caller.close(&session).await?;
     let floor_p50 = Some(floors.context + 2.0 * floors.commit + floors.grpc);
     let floor = "QuickJS context, two commits, a gRPC round trip";
-    Ok(vec![Figure { name: "next_program", unit: "ms", samples, floor_p50, floor }])
+    let mut figures = Vec::new();
+    for (name, pause) in [("next_program", PAUSE), ("next_program_at_once", Duration::ZERO)] {
+        let samples = world.caller.programs(&session, effort.samples(500), pause).await?;
+        figures.push(Figure { name, unit: "ms", samples, floor_p50, floor });
+    }
+    world.caller.close(&session).await?;
+    Ok(figures)
 }
 
 async fn tool_call(world: &World, floors: &Floors, effort: Effort) -> Result<Vec<Figure>> {
