@@ -22,7 +22,7 @@ pub const FIGURES: &[Group<World, Floors>] = &[
     Group { names: &["commit"], measure: |w, f, e| Box::pin(commit(w, f, e)) },
     Group { names: &["warm_open", "open_to_first_output"], measure: |w, f, e| Box::pin(open(w, f, e)) },
     Group {
-        names: &["next_program", "next_program_at_once"],
+        names: &["next_program", "next_program_after_pause"],
         measure: |w, f, e| Box::pin(next_program(w, f, e)),
     },
     Group {
@@ -139,7 +139,7 @@ async fn next_program(world: &World, floors: &Floors, effort: Effort) -> Result<
     let floor_p50 = Some(floors.context + 2.0 * floors.commit + floors.grpc);
     let floor = "QuickJS context, two commits, a gRPC round trip";
     let mut figures = Vec::new();
-    for (name, pause) in [("next_program", PAUSE), ("next_program_at_once", Duration::ZERO)] {
+    for (name, pause) in [("next_program", Duration::ZERO), ("next_program_after_pause", PAUSE)] {
         let samples = world.caller.programs(&session, effort.samples(500), pause).await?;
         figures.push(Figure { name, unit: "ms", samples, floor_p50, floor });
     }

@@ -14,7 +14,7 @@ use super::floors::Floors;
 use super::objects;
 use super::pods::cold;
 use super::pools::opens_of;
-use crate::bench::caller::{PAUSE, tick};
+use crate::bench::caller::tick;
 use crate::bench::report::{Effort, Figure, Group, millis};
 
 /// What is counted while sessions are opened at a steady rate.
@@ -135,7 +135,7 @@ async fn burst(world: &World, floors: &Floors, effort: Effort) -> Result<Vec<Fig
 
 async fn next_program(world: &World, floors: &Floors, effort: Effort) -> Result<Vec<Figure>> {
     let session = world.made.open(&[]).await?;
-    let samples = world.caller.programs(&session, effort.samples(500), PAUSE).await?;
+    let samples = world.caller.programs(&session, effort.samples(500), Duration::ZERO).await?;
     world.caller.close(&session).await?;
     world.place.until_warm(&[session]).await?;
     let floor_p50 = Some(floors.context + 2.0 * floors.commit + floors.grpc);
