@@ -47,6 +47,9 @@ const LINK_VERSION: u32 = 2;
 /// So many results, or bytes of them, are told of together as applied.
 const APPLIED_MAX: usize = 16;
 const APPLIED_BYTES_MAX: usize = 64 * 1024;
+/// How long the service is waited for to have a program's end in its log, before what the program left
+/// is seen to.
+const TIDY_DELAY: Duration = Duration::from_millis(5);
 /// Rounds of killing what a program left behind.
 const STRAY_ROUNDS_MAX: usize = 64;
 
@@ -134,6 +137,8 @@ struct Runner {
     active: Option<Active>,
     /// The host of the last program: killed, and not reaped yet.
     dying: Option<HostProcess>,
+    /// A program has ended, and what it left is seen to at the latest then.
+    untidy: Option<Instant>,
     /// Taken, but no host is ready for it yet.
     queued: Option<Execute>,
     last_program: u64,
@@ -167,6 +172,7 @@ impl Runner {
             epoch: 0,
             active: None,
             dying: None,
+            untidy: None,
             queued: None,
             last_program: 0,
             applied: Vec::new(),
@@ -214,14 +220,7 @@ impl Runner {
                     return Ok(());
                 },
                 event = next_event(&mut self.active, is_held) => if self.event(event) {
-                    // The end leaves before the tidying that nobody waits for.
-                    self.outbox.flush();
-                    tokio::task::yield_now().await;
-                    if let Some(dying) = &self.dying {
-                        dying.kill();
-                    }
-                    self.reap_strays(true);
-                    self.spare.start_soon();
+                    self.untidy = Some(Instant::now() + TIDY_DELAY);
                 },
                 exited = self.spare.next_change() => {
                     if let Some(exited) = exited {
@@ -232,6 +231,7 @@ impl Runner {
                         self.reap_strays(self.active.is_none());
                     }
                 }
+                () = due(self.untidy) => self.tidy(),
                 () = gone(&mut self.dying) => self.dying = None,
                 () = self.outbox.writable(), if self.outbox.is_waiting() => {}
                 // Whoever orphaned it, it has become ours; between programs nobody may be left.
@@ -291,7 +291,12 @@ impl Runner {
             Some(attach_response::Frame::Execute(execute)) => self.execute(execute),
             Some(attach_response::Frame::CallResult(result)) => self.call_result(result),
             Some(attach_response::Frame::StopProgram(stop)) => self.stop(stop.program),
-            Some(attach_response::Frame::Ack(ack)) => self.outbox.acknowledge(ack.number),
+            Some(attach_response::Frame::Ack(ack)) => {
+                self.outbox.acknowledge(ack.number);
+                if self.untidy.is_some() && self.outbox.is_acknowledged() {
+                    self.tidy();
+                }
+            }
             Some(attach_response::Frame::Shutdown(_)) => return Ok(Next::Exit),
             Some(attach_response::Frame::Chunk(chunk)) => {
                 if let Some(whole) = self.assembly.add(chunk)? {
@@ -376,6 +381,9 @@ impl Runner {
 
     fn start_queued(&mut self) {
         let Some(execute) = self.queued.take() else { return };
+        if self.untidy.is_some() {
+            self.tidy();
+        }
         let Some((host, engine_version)) = self.spare.take() else {
             if self.spare.is_hopeless() {
                 self.last_program = execute.program - 1;
@@ -428,6 +436,18 @@ impl Runner {
     fn refuse(&mut self, reason: &str, program: u64, detail: String) {
         let refused = Refused { reason: reason.to_owned(), detail, program };
         self.outbox.push_unnumbered(attach_request::Frame::Refused(refused));
+    }
+
+    /// Ends what an ended program left, and has the next host made. Taking a host's memory down and
+    /// making another take the processor for longer than a small program: so the end is told before,
+    /// and where the service has it in its log, that is done too.
+    fn tidy(&mut self) {
+        self.untidy = None;
+        if let Some(dying) = &self.dying {
+            dying.kill();
+        }
+        self.reap_strays(true);
+        self.spare.start_soon();
     }
 
     /// Reaps children that are no host of ours; after a program, kills them first. As the first

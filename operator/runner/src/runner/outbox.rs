@@ -76,6 +76,11 @@ impl Outbox {
         }
     }
 
+    /// Whether the service has all that is numbered.
+    pub fn is_acknowledged(&self) -> bool {
+        self.unacknowledged.is_empty()
+    }
+
     /// Whether the host must not be read until the service has acknowledged more.
     pub fn is_full(&self) -> bool {
         self.unacknowledged_bytes >= UNACKNOWLEDGED_BYTES_MAX
