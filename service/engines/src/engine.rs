@@ -1,18 +1,32 @@
 //! Engines: the languages on offer, their optional parts, and their descriptions.
+//!
+//! Whether a language can be run is not known here: a service's sandbox backend says which engines it
+//! has, and an engine of this table that it doesn't have is unavailable there.
 
 use seance_core::catalog::Catalog;
 use seance_core::value;
 
-use crate::javascript;
+use crate::declare::{Declarations, Dialect};
 use crate::names::{self, Alias, NameError};
+use crate::{javascript, python, ruby};
 
-/// All engines, in the order people see. Ruby and Python come here.
-pub const ALL: &[Engine] = &[Engine {
-    name: "javascript",
-    languages: &["javascript", "typescript"],
-    options: javascript::OPTIONS,
-    guest: Guest::JavaScript,
-}];
+/// All engines, in the order people see.
+pub const ALL: &[Engine] = &[
+    Engine {
+        name: "javascript",
+        languages: &["javascript", "typescript"],
+        options: javascript::OPTIONS,
+        guest: Guest::JavaScript,
+    },
+    Engine { name: "python", languages: &["python"], options: python::OPTIONS, guest: Guest::Python },
+    Engine { name: "ruby", languages: &["ruby"], options: ruby::OPTIONS, guest: Guest::Ruby },
+];
+
+/// The option that every engine has.
+pub(crate) const WAIT_ON_DEADLOCK: EngineOption = EngineOption {
+    name: "wait_on_deadlock",
+    description: "a program that can never go on waits for its wall limit instead of failing",
+};
 
 /// The engine of this name.
 pub fn by_name(name: &str) -> Option<&'static Engine> {
@@ -49,6 +63,8 @@ pub struct EngineOption {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Guest {
     JavaScript,
+    Python,
+    Ruby,
 }
 
 /// What to tell a model about an engine and a catalog.
@@ -96,8 +112,19 @@ impl Engine {
     /// this service needs for itself, and two tools that would have one name (F2, F3).
     pub fn names(&self, catalog: &Catalog) -> Result<Vec<Alias>, NameError> {
         match self.guest {
-            Guest::JavaScript => names::assign(catalog, javascript::alias_of),
+            Guest::JavaScript => names::assign(catalog, javascript::alias_of, &[]),
+            Guest::Python => names::assign(catalog, python::alias_of, &[]),
+            Guest::Ruby => names::assign(catalog, ruby::alias_of, ruby::RESERVED),
         }
+    }
+
+    fn declarations(&self, catalog: &Catalog, aliases: &[Alias]) -> Result<Declarations, Error> {
+        let dialect: &dyn Dialect = match self.guest {
+            Guest::JavaScript => &javascript::TypeScript,
+            Guest::Python => &python::Stubs::new(aliases.iter().map(|alias| alias.alias.as_str())),
+            Guest::Ruby => &ruby::Signatures,
+        };
+        Declarations::new(dialect, catalog, aliases)
     }
 
     /// Refuses an option that the engine doesn't have.
@@ -118,13 +145,13 @@ impl Engine {
     pub fn describe<S: AsRef<str>>(&self, catalog: &Catalog, options: &[S]) -> Result<Description, Error> {
         self.check_options(options)?;
         let aliases = self.names(catalog)?;
-        let (declarations, instructions) = match self.guest {
-            Guest::JavaScript => {
-                let declarations = javascript::declarations(catalog, &aliases)?;
-                let is_on = |name: &str| options.iter().any(|option| option.as_ref() == name);
-                let instructions = javascript::instructions(&declarations, is_on);
-                (declarations, instructions)
-            }
+        let declarations = self.declarations(catalog, &aliases)?.text();
+        let is_on = |name: &str| options.iter().any(|option| option.as_ref() == name);
+        let waits = is_on(WAIT_ON_DEADLOCK.name);
+        let instructions = match self.guest {
+            Guest::JavaScript => javascript::instructions(&javascript::LISTING.text(&declarations), is_on),
+            Guest::Python => python::instructions(&python::LISTING.text(&declarations), waits),
+            Guest::Ruby => ruby::instructions(&ruby::LISTING.text(&declarations), waits),
         };
         Ok(Description { instructions, declarations, aliases })
     }

@@ -1,15 +1,12 @@
 //! JavaScript and TypeScript: names, declarations, instructions.
 
-mod comments;
-mod declarations;
 mod instructions;
 mod literals;
-mod pointer;
-mod schema;
+mod render;
 mod types;
 
-pub(crate) use declarations::declarations;
-pub(crate) use instructions::instructions;
+pub(crate) use instructions::{LISTING, instructions};
+pub(crate) use render::TypeScript;
 
 use crate::engine::EngineOption;
 
@@ -21,10 +18,7 @@ pub(crate) const OPTIONS: &[EngineOption] = &[
         description: "setTimeout, setInterval, their clear functions, queueMicrotask",
     },
     EngineOption { name: "binary", description: "ArrayBuffer, DataView and typed arrays" },
-    EngineOption {
-        name: "wait_on_deadlock",
-        description: "a program that can never go on waits for its wall limit instead of failing",
-    },
+    crate::engine::WAIT_ON_DEADLOCK,
 ];
 
 /// Names that the language looks up on any object by itself: on `tools` they are never a tool, so

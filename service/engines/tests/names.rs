@@ -4,7 +4,7 @@ mod common;
 
 use std::collections::HashSet;
 
-use common::{catalog, describe, javascript, tool};
+use common::{catalog, describe, describe_in, javascript, tool};
 use proptest::prelude::*;
 use proptest::strategy::ValueTree;
 use proptest::test_runner::TestRunner;
@@ -83,7 +83,32 @@ fn two_thousand_generated_names_are_declared_as_they_are_called() {
     assert_eq!(quoted.into_iter().filter(|name| !name.starts_with("/**")).collect::<Vec<_>>(), called);
 }
 
+/// In each language what is declared is what is callable, whatever tools are called (case 28).
+#[test]
+fn declarations_have_the_aliases_in_every_language() {
+    let names =
+        ["zeta", "get-user", "9lives", "class", "send", "list", "str", "__proto__", "then", "None", "ä"];
+    for (engine, before) in [("python", "    async def "), ("ruby", "def tools.")] {
+        let description = describe_in(engine, names.iter().map(|name| tool(name)).collect());
+        let declared = description.declarations.lines().filter_map(|line| line.strip_prefix(before));
+        let declared: Vec<_> = declared.map(|line| line.split_once('(').unwrap().0).collect();
+        let called: Vec<_> = description.aliases.iter().map(|alias| alias.alias.as_str()).collect();
+        assert_eq!(declared[..names.len()], called, "{engine}");
+    }
+}
+
 proptest! {
+    #[test]
+    fn aliases_of_python_and_ruby_can_stand_after_a_dot(name in "[a-zA-Z0-9_$./:@äλ漢-]{1,24}") {
+        for engine in ["python", "ruby"] {
+            let engine = seance_engines::by_name(engine).unwrap();
+            let Ok(aliases) = engine.names(&catalog([name.as_str()])) else { continue };
+            let alias = &aliases[0].alias;
+            prop_assert!(alias.chars().all(|c| c.is_ascii_alphanumeric() || c == '_'), "{}", alias);
+            prop_assert!(!alias.starts_with(|c: char| c.is_ascii_digit()), "{}", alias);
+        }
+    }
+
     #[test]
     fn an_alias_is_an_identifier_and_never_special(name in "\\PC{1,40}") {
         prop_assume!(!name.chars().any(char::is_whitespace));

@@ -1,19 +1,14 @@
 //! The instructions for a model that writes JavaScript. They say what the session has and nothing
 //! else (G1): an option that is off is listed among what is absent.
 
+use crate::prompt::{self, Listing};
+
 /// The lines that hold for every session; the parts that depend on options stand in braces.
 const TEXT: &str = "\
 Write a JavaScript or TypeScript program that calls the tools below and combines their results. Only \
 what it shows and its value come back.
 
-Running programs
-- Every program starts fresh: nothing of earlier programs is left but what they put into `store`.
-- exec and wait show what a program does for up to one minute, and return sooner when it ends.
-- While the status is `still_working` the program goes on by itself. wait looks at it again; it never \
-pauses, resumes or restarts it.
-- Use stop when the result is no longer needed. After `completed`, `error` or `terminated` use neither \
-wait nor stop.
-
+{running}
 Calling tools
 - `await tools.name(args)`: each tool takes one object and returns a promise. Calls run at the same \
 time with `Promise.all` or `Promise.race`.
@@ -44,7 +39,7 @@ namespaces and parameter properties don't.
 ";
 
 /// The names besides `tools`, declared.
-pub(crate) const SURFACE: &str = "\
+const SURFACE: &str = "\
 declare const ALL_TOOLS: readonly { readonly name: string; readonly description: string }[];
 declare const INPUTS: any;
 declare function text(value: unknown): void;
@@ -69,10 +64,14 @@ declare class ToolError extends Error {
   readonly call: number;
   readonly retryable: boolean;
 }
+
 ";
 
-/// The instructions with these declarations and options.
-pub(crate) fn instructions(declarations: &str, is_on: impl Fn(&str) -> bool) -> String {
+/// How tools are shown.
+pub(crate) const LISTING: Listing<'_> = Listing { fence: "typescript", before: SURFACE, after: "" };
+
+/// The instructions with this list of tools and these options.
+pub(crate) fn instructions(tools: &str, is_on: impl Fn(&str) -> bool) -> String {
     let parts = [
         (
             "console",
@@ -101,14 +100,10 @@ pub(crate) fn instructions(declarations: &str, is_on: impl Fn(&str) -> bool) -> 
         "files",
         "WebAssembly",
     ]);
-    let deadlock = if is_on("wait_on_deadlock") {
-        "A program that waits for what can never happen runs until its time is over."
-    } else {
-        "A program that waits for what can never happen ends with the error `deadlock`."
-    };
     let text = TEXT
-        .replace("{deadlock}", deadlock)
+        .replace("{running}", prompt::RUNNING)
+        .replace("{deadlock}", prompt::deadlock(is_on("wait_on_deadlock")))
         .replace("{present}", &present)
         .replace("{absent}", &absent.join(", no "));
-    format!("{text}\n```typescript\n{SURFACE}\n{declarations}```\n")
+    format!("{text}\n{tools}")
 }

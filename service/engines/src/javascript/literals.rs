@@ -1,23 +1,17 @@
 //! JSON values and keys as TypeScript.
 
-use serde_json::{Map, Number, Value};
+use serde_json::{Number, Value};
 
-use super::comments::inline;
 use super::is_identifier;
+use super::render::inline;
 use super::types::Type;
+use crate::text::quoted;
 
 /// The largest integer that a number holds exactly, together with all below it.
 const SAFE_INTEGER_MAX: u64 = (1 << 53) - 1;
 
-/// The type of exactly this value. Takes one from `left` for each value in it; `unknown` where
-/// nothing is left, or where values nest deeper than `depth_left`.
-pub(super) fn literal(value: &Value, depth_left: usize, left: &mut usize) -> Type {
-    let n_inside = value.as_array().map_or(0, Vec::len) + value.as_object().map_or(0, Map::len);
-    if n_inside >= *left {
-        *left = 0;
-        return Type::unknown();
-    }
-    *left -= 1;
+/// The type of exactly this value; `unknown` where values nest deeper than `depth_left`.
+pub(super) fn literal(value: &Value, depth_left: usize) -> Type {
     match value {
         Value::Null => Type::atom("null"),
         Value::Bool(value) => Type::atom(value.to_string()),
@@ -27,13 +21,13 @@ pub(super) fn literal(value: &Value, depth_left: usize, left: &mut usize) -> Typ
             Type::atom(format!("unknown {}", inline("too deep to show")))
         }
         Value::Array(items) => {
-            let items = items.iter().map(|item| literal(item, depth_left - 1, left).text);
+            let items = items.iter().map(|item| literal(item, depth_left - 1).text);
             Type::atom(format!("[{}]", items.collect::<Vec<_>>().join(", ")))
         }
         Value::Object(entries) if entries.is_empty() => Type::atom("Record<string, never>"),
         Value::Object(entries) => {
             let member = |(name, value): (&String, &Value)| {
-                format!("{}: {}", key(name), literal(value, depth_left - 1, left).text)
+                format!("{}: {}", key(name), literal(value, depth_left - 1).text)
             };
             Type::atom(format!("{{ {} }}", entries.iter().map(member).collect::<Vec<_>>().join("; ")))
         }
@@ -52,25 +46,4 @@ fn number_literal(number: &Number) -> String {
 /// A key of an object type, in quotes where it needs them (G6).
 pub(super) fn key(name: &str) -> String {
     if is_identifier(name) { name.to_owned() } else { quoted(name) }
-}
-
-/// A string in quotes. What ends a line or can't be seen is escaped.
-fn quoted(text: &str) -> String {
-    let mut out = String::from("\"");
-    for c in text.chars() {
-        match c {
-            '"' | '\\' => out.extend(['\\', c]),
-            '\n' => out += "\\n",
-            '\t' => out += "\\t",
-            '\r' => out += "\\r",
-            c if c.is_control()
-                || matches!(c, '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}' | '\u{feff}') =>
-            {
-                out += &format!("\\u{:04x}", c as u32);
-            }
-            c => out.push(c),
-        }
-    }
-    out.push('"');
-    out
 }

@@ -2,6 +2,10 @@
 
 #![allow(dead_code, reason = "each test file uses its part")]
 
+pub mod cases;
+pub mod node;
+pub mod random;
+
 use seance_core::catalog::{Catalog, Tool};
 use seance_engines::{Description, Engine};
 use serde_json::Value;
@@ -27,7 +31,12 @@ pub fn catalog<'a>(names: impl IntoIterator<Item = &'a str>) -> Catalog {
 }
 
 pub fn describe(tools: Vec<Tool>) -> Description {
-    javascript().describe::<&str>(&Catalog::new(tools).unwrap(), &[]).unwrap()
+    describe_in("javascript", tools)
+}
+
+pub fn describe_in(engine: &str, tools: Vec<Tool>) -> Description {
+    let engine = seance_engines::by_name(engine).unwrap();
+    engine.describe::<&str>(&Catalog::new(tools).unwrap(), &[]).unwrap()
 }
 
 /// The declarations of one tool `t` with this input schema.
@@ -35,8 +44,9 @@ pub fn declared(input_schema: &Value) -> String {
     describe(vec![Tool { input_schema: Some(input_schema.to_string()), ..tool("t") }]).declarations
 }
 
-/// What the instructions show as TypeScript: all that a program finds.
+/// What the instructions show as code: all that a program finds.
 pub fn surface(instructions: &str) -> &str {
-    let (_, code) = instructions.split_once("```typescript\n").unwrap();
-    code.split_once("```").unwrap().0
+    let (_, code) = instructions.split_once("\n```").unwrap();
+    let (_, code) = code.split_once('\n').unwrap();
+    code.rsplit_once("\n```").unwrap().0
 }

@@ -430,7 +430,7 @@ declare const tools: {
     /** ends *\/ here and goes on /* twice *\/ `x` ${y} */
     a?: string;
   }>;
-  /** Case conditions. Returns: also limited by not, also limited by if (also limited by not, also limited by if) */
+  /** Case conditions. (also limited by not, also limited by if) Returns: also limited by not, also limited by if */
   conditions(args: {
     country?: string;
     zip?: string;

@@ -3,7 +3,7 @@
 use serde_json::Value;
 
 /// The schema that a reference within `root` means, with its pointer.
-pub(super) fn resolve<'a>(root: &'a Value, reference: &str) -> Option<(String, &'a Value)> {
+pub(crate) fn resolve<'a>(root: &'a Value, reference: &str) -> Option<(String, &'a Value)> {
     let pointer = percent_decoded(reference.strip_prefix('#')?)?;
     let schema = root.pointer(&pointer)?;
     matches!(schema, Value::Object(_) | Value::Bool(_)).then_some((pointer, schema))
