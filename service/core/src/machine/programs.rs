@@ -425,14 +425,18 @@ impl Machine {
         if active.deadline().is_none_or(|at| ctx.now < at) {
             return;
         }
-        match &active.phase {
-            Phase::Queued | Phase::Running => self.stop_active(ctx, StopCause::WallLimit),
-            Phase::Starting { .. } | Phase::Stopping { .. } => {
-                let Some(id) = self.sandbox.id() else { return };
-                let detail = "the runner did not start or end a program in time".to_owned();
-                self.sandbox_ended(ctx, id, SandboxEnd { reason: EndReason::Unresponsive, detail });
-            }
+        let is_unresponsive = match active.phase {
+            Phase::Queued | Phase::Running => false,
+            // The program's own limit may be shorter than what the runner has to start it.
+            Phase::Starting { since } => ctx.now >= since.after(RUNNER_ANSWER_TIMEOUT),
+            Phase::Stopping { .. } => true,
+        };
+        if !is_unresponsive {
+            return self.stop_active(ctx, StopCause::WallLimit);
         }
+        let Some(id) = self.sandbox.id() else { return };
+        let detail = "the runner did not start or end a program in time".to_owned();
+        self.sandbox_ended(ctx, id, SandboxEnd { reason: EndReason::Unresponsive, detail });
     }
 }
 

@@ -380,6 +380,33 @@ fn the_wall_limit_holds_unobserved() {
     assert!(error.message.contains("timed out"));
 }
 
+/// I5: on a machine that starts it late, a program may reach its wall limit before the runner said that
+/// it runs. That is the program's limit, and no end of its sandbox.
+#[test]
+fn the_wall_limit_holds_for_a_program_that_has_not_begun() {
+    let mut world = World::ready(limits(&[("wall_ms", 500)]));
+    let program = world.execute().unwrap();
+    world.pass(Duration::from_millis(751));
+    let stops = |frame: &ToRunner| matches!(frame, ToRunner::StopProgram { .. });
+    assert_eq!(world.sent(&world.committed, stops), 1);
+    world.started(program);
+    world.ended(program, HostEnd::Stopped, None);
+    let record = world.program(program);
+    assert_eq!((record.state, record.error.unwrap().code.as_str()), (ProgramState::Error, "wall_limit"));
+    assert!(world.machine.sandbox_ready());
+}
+
+/// A runner that never says that a program runs is not waited for until the program's limit.
+#[test]
+fn a_runner_that_starts_nothing_is_ended() {
+    let mut world = World::ready(limits(&[("wall_ms", 600_000)]));
+    let program = world.execute().unwrap();
+    world.pass(RUNNER_ANSWER_TIMEOUT);
+    let record = world.program(program);
+    assert_eq!((record.state, record.reason.as_str()), (ProgramState::Lost, EndReason::Unresponsive.name()));
+    assert_eq!(world.machine.sandbox_id(), None);
+}
+
 /// A runner that does not stop loses its sandbox; the program ends as asked.
 #[test]
 fn a_runner_that_does_not_stop_is_ended() {
