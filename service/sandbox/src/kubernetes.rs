@@ -137,7 +137,7 @@ impl KubernetesBackend {
         tasks.spawn(port.serve(config.clone(), shared));
         tasks.spawn(writer::run(Arc::clone(&world), Arc::clone(&cluster)));
         tasks.spawn(attend::run(Arc::clone(&world)));
-        tasks.spawn(cold::start_cold(Arc::clone(&world), cluster, config.cold_starts_max));
+        tasks.spawn(cold::start_cold(Arc::clone(&world), cluster));
         tasks.spawn(controls::run(Arc::clone(&world)));
         tasks.spawn(look_for_unread(Arc::clone(&world)));
         let listed = world.wait_for(Instant::now() + LISTED_WITHIN, |inner| {

@@ -8,13 +8,14 @@ use std::time::Duration;
 
 use cluster::client::{Client, Credential, hello};
 use cluster::proxy::Proxy;
-use cluster::{Runner, World, sandbox_id, start, uid};
+use cluster::{Objects, Runner, World, sandbox_id, start, uid};
 use seance_core::ids::{Epoch, ProgramNumber, SessionId, TenantId};
 use seance_core::link::{Addressed, FromRunner, HostEnded, Numbered, ToRunner};
 use seance_core::sandbox::{
     ClaimError, ClaimRequest, Claimed, EndReason, LinkEvent, SandboxBackend, TakeBack,
 };
 use seance_core::time::Timestamp;
+use seance_operator_api::is_true;
 use seance_operator_api::sandbox::{Desired, condition_type, reason};
 use seance_sandbox::local::Confinement;
 use testee::DEADLINE;
@@ -368,6 +369,67 @@ async fn what_will_never_come_is_told_at_once() {
         assert_eq!(reason.name(), "IMAGE_PULL_FAILED");
     }
     assert_eq!(world.objects.names().len(), 1, "no second Sandbox is made for what can't be");
+}
+
+fn starting(objects: &Objects) -> Vec<String> {
+    let is_ready = |name: &str| {
+        let sandbox = objects.get(name).expect("none goes here");
+        is_true(sandbox.conditions(), condition_type::READY)
+    };
+    objects.names().into_iter().filter(|name| !is_ready(name)).collect()
+}
+
+/// Sandbox 7: however many callers wait, no more are on their way for them than may be, and the next is
+/// made when one of them serves.
+#[tokio::test(flavor = "multi_thread")]
+async fn many_callers_do_not_have_as_many_sandboxes_made_at_one_time() {
+    const N_CALLERS: u32 = 12;
+    let world = World::with(|config| config.cold_starts_max = 3).await;
+    world.add_pool("small", |pool| pool["spec"]["coldStart"] = "Allowed".into()).await;
+    let claims = futures::future::join_all((0..N_CALLERS).map(|_| world.backend.claim(request())));
+    let operator = async {
+        let mut serving = tokio::task::JoinSet::new();
+        for n in 1..=N_CALLERS {
+            let n_left = usize::try_from(N_CALLERS - n + 1).expect("it is small");
+            world.objects.until_that(|objects| starting(objects).len() == n_left.min(3)).await;
+            let name = starting(&world.objects).remove(0);
+            world.objects.change(&name, |sandbox| {
+                sandbox.status.get_or_insert_default().pod_uid = Some(uid(n));
+            });
+            let dialled = Client::dial(&world.files, world.link(), Credential::of_pod(n), hello()).await;
+            serving.spawn(dialled.expect("its pod is known").serve());
+            world.objects.until(&name, condition_type::READY, "True", reason::ready::SERVING).await;
+            assert!(starting(&world.objects).len() <= 3);
+        }
+        serving
+    };
+    let both = async { tokio::join!(claims, operator) };
+    let (claimed, _serving) = tokio::time::timeout(DEADLINE, both).await.expect("each gets one in its time");
+    claimed.into_iter().for_each(|claimed| drop(claimed.expect("one was made for it")));
+    assert_eq!(world.objects.names().len(), 12);
+}
+
+/// Sandbox 7, 22: as many as may be on their way are stuck for good: nobody waits for those that would come
+/// after them.
+#[tokio::test(flavor = "multi_thread")]
+async fn callers_behind_what_will_never_come_are_told_too() {
+    let world = World::with(|config| config.cold_starts_max = 2).await;
+    world.add_pool("small", |pool| pool["spec"]["coldStart"] = "Allowed".into()).await;
+    let patient = || ClaimRequest { wait: Duration::from_secs(3600), ..request() };
+    let claims = futures::future::join_all((0..10).map(|_| world.backend.claim(patient())));
+    let operator = async {
+        world.objects.until_that(|objects| objects.names().len() == 2).await;
+        for name in world.objects.names() {
+            let (type_, why) = (condition_type::STARTED, reason::started::IMAGE_PULL_FAILED);
+            world.objects.say(&name, type_, "False", why, "InvalidImageName: runner:");
+        }
+    };
+    let both = async { tokio::join!(claims, operator).0 };
+    for claimed in tokio::time::timeout(DEADLINE, both).await.expect("long before their time is over") {
+        let Err(ClaimError::Blocked { reason, .. }) = claimed else { panic!("it was made") };
+        assert_eq!(reason.name(), "IMAGE_PULL_FAILED");
+    }
+    assert_eq!(world.objects.names().len(), 2);
 }
 
 /// Sandbox 22: a quota that three pods fit in. Those three serve, and the others are told by name long

@@ -12,7 +12,7 @@ use seance_core::sandbox::{BlockReason, ClaimError};
 use seance_operator_api::Sandbox;
 use tokio::time::Instant;
 
-use super::cold::is_starting;
+use super::cold::{OnTheirWay, is_starting};
 use super::world::{Inner, Phase, World, pod_of};
 use super::{ends, judge};
 
@@ -48,7 +48,7 @@ impl EarlyEnds {
 /// What can be expected of a pool.
 #[derive(Default)]
 struct Outlook {
-    n_starting: usize,
+    on_their_way: OnTheirWay,
     is_hopeful: bool,
     /// What stands in the way for good.
     block: Option<ClaimError>,
@@ -122,13 +122,13 @@ impl Inner {
             wanted.map(|pool| (pool.clone(), Outlook::default())).collect();
         for sandbox in self.sandboxes.values().filter(|sandbox| is_starting(self, sandbox)) {
             if let Some(outlook) = outlooks.get_mut(&sandbox.spec.pool) {
-                outlook.n_starting += 1;
+                outlook.on_their_way.add(sandbox);
                 outlook.add(self.block(sandbox), now);
             }
         }
         for (pool, outlook) in &mut outlooks {
             let refused = self.create_errors.get(pool);
-            let n_to_make = self.n_to_make(pool, outlook.n_starting);
+            let n_to_make = self.n_to_make(pool, outlook.on_their_way);
             match refused.map(|(error, since)| (error.clone(), *since + CREATE_REFUSED)) {
                 Some(refused) => outlook.add(Some(refused), now),
                 None if n_to_make > 0 => outlook.is_hopeful = true,

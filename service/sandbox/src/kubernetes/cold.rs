@@ -6,7 +6,7 @@ use std::time::Duration;
 use seance_core::sandbox::ClaimError;
 use seance_operator_api::pool::ColdStart;
 use seance_operator_api::sandbox::{Desired, condition_type};
-use seance_operator_api::{Sandbox, is_true};
+use seance_operator_api::{Sandbox, is_true, labels};
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 
@@ -18,25 +18,45 @@ const SEEN_WITHIN: Duration = Duration::from_secs(30);
 /// The pause after a Sandbox could not be made.
 const CREATE_PAUSE: Duration = Duration::from_secs(2);
 
+/// Sandboxes of a pool that may yet serve.
+#[derive(Debug, Default, Clone, Copy)]
+pub(super) struct OnTheirWay {
+    n: usize,
+    /// Those among them that were made because a caller waits.
+    n_cold: usize,
+}
+
+impl OnTheirWay {
+    pub(super) fn add(&mut self, sandbox: &Sandbox) {
+        let origin = sandbox.metadata.labels.as_ref().and_then(|labels| labels.get(labels::ORIGIN));
+        self.n += 1;
+        self.n_cold += usize::from(origin.is_some_and(|origin| origin == labels::ORIGIN_COLD));
+    }
+}
+
 impl Inner {
     /// How many Sandboxes should be made, of which pool: one for each caller that none is on its way for.
     fn cold_starts(&self) -> Vec<String> {
         let mut wanted = Vec::new();
         for name in self.pools.keys() {
-            let on_their_way = self.sandboxes.values().filter(|sandbox| sandbox.spec.pool == *name);
-            let n_starting = on_their_way.filter(|sandbox| is_starting(self, sandbox)).count();
-            wanted.extend(std::iter::repeat_n(name.clone(), self.n_to_make(name, n_starting)));
+            let mut on_their_way = OnTheirWay::default();
+            let of_pool = self.sandboxes.values().filter(|sandbox| sandbox.spec.pool == *name);
+            of_pool.filter(|sandbox| is_starting(self, sandbox)).for_each(|sandbox| on_their_way.add(sandbox));
+            wanted.extend(std::iter::repeat_n(name.clone(), self.n_to_make(name, on_their_way)));
         }
         wanted
     }
 
-    /// How many Sandboxes a pool lacks of those that callers wait for, with so many on their way.
-    pub(super) fn n_to_make(&self, pool: &str, n_starting: usize) -> usize {
+    /// How many Sandboxes a pool lacks of those that callers wait for, with so many on their way. Callers
+    /// that are many don't have one made each: those that start share the nodes, and what came when its
+    /// caller has gone would stand about. The next is made when one of them serves.
+    pub(super) fn n_to_make(&self, pool: &str, on_their_way: OnTheirWay) -> usize {
         let is_allowed = self.pools.get(pool).is_some_and(|pool| pool.spec.cold_start == ColdStart::Allowed);
         if !is_allowed || self.early_ends.get(pool).is_some_and(|ends| ends.is_pause(Instant::now())) {
             return 0;
         }
-        self.queue.n_first_choice(pool).saturating_sub(n_starting)
+        let n_lacking = self.queue.n_first_choice(pool).saturating_sub(on_their_way.n);
+        n_lacking.min(self.cold_starts_max.saturating_sub(on_their_way.n_cold))
     }
 
     fn create_failed(&mut self, pool: String, error: ClaimError) {
@@ -59,7 +79,7 @@ pub(super) fn is_starting(inner: &Inner, sandbox: &Sandbox) -> bool {
 }
 
 /// Makes Sandboxes for those in line, for ever.
-pub(super) async fn start_cold(world: Arc<World>, cluster: Arc<dyn Cluster>, cold_starts_max: usize) {
+pub(super) async fn start_cold(world: Arc<World>, cluster: Arc<dyn Cluster>) {
     let mut creating = JoinSet::new();
     // Made and not seen yet.
     let mut unseen: Vec<(String, String, Instant)> = Vec::new();
@@ -79,9 +99,8 @@ pub(super) async fn start_cold(world: Arc<World>, cluster: Arc<dyn Cluster>, col
             }
         }
         // What is being made is not among the unseen yet: one round at a time.
-        let room = cold_starts_max.saturating_sub(unseen.len());
         if pause.is_none() && creating.is_empty() {
-            for pool in wanted.into_iter().take(room) {
+            for pool in wanted {
                 let cluster = Arc::clone(&cluster);
                 creating.spawn(async move { (cluster.create(&pool).await, pool) });
             }

@@ -37,7 +37,7 @@ pub struct Config {
     /// How many callers of one tenant may wait for a sandbox.
     #[serde(default = "claim_queue_tenant_max")]
     pub claim_queue_tenant_max: usize,
-    /// How many sandboxes may be on their way because a caller waits.
+    /// How many sandboxes of a pool may be on their way because callers wait.
     #[serde(default = "cold_starts_max")]
     pub cold_starts_max: usize,
     /// The longest life of a session's sandbox, in seconds, where the session names none.

@@ -67,6 +67,8 @@ pub(super) struct Inner {
     /// Pods that ended before they could serve, by pool.
     pub(super) early_ends: HashMap<String, EarlyEnds>,
     required_checks: Vec<CheckName>,
+    /// How many Sandboxes of a pool may be on their way because callers wait.
+    pub(super) cold_starts_max: usize,
     doubts: Doubts,
     metrics: Metrics,
     pub(super) started: Instant,
@@ -165,6 +167,7 @@ impl World {
             blocked_since: HashMap::new(),
             early_ends: HashMap::new(),
             required_checks: config.required_checks.clone(),
+            cold_starts_max: config.cold_starts_max,
             doubts: Doubts::default(),
             metrics,
             started: Instant::now(),

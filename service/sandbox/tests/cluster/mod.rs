@@ -21,7 +21,7 @@ use seance_core::ids::SandboxId;
 use seance_core::sandbox::SandboxBackend as _;
 use seance_operator_api::pool::Check;
 use seance_operator_api::sandbox::{SessionRef, condition_type};
-use seance_operator_api::{Sandbox, SandboxPool, condition};
+use seance_operator_api::{Sandbox, SandboxPool, condition, labels};
 use seance_sandbox::kubernetes::{
     Authenticator, Change, Cluster, ClusterError, Config, KubernetesBackend, Pod, ReviewError,
 };
@@ -159,12 +159,14 @@ impl Objects {
         }
     }
 
-    fn write(&self) -> Result<(), ClusterError> {
+    /// Counts a write, unless the API server is away.
+    fn write(&self) -> Result<usize, ClusterError> {
         if *self.is_away.lock().unwrap() {
             return Err(ClusterError::Failed("it is away".to_owned()));
         }
-        *self.n_writes.lock().unwrap() += 1;
-        Ok(())
+        let mut n_writes = self.n_writes.lock().unwrap();
+        *n_writes += 1;
+        Ok(*n_writes)
     }
 }
 
@@ -190,10 +192,15 @@ impl Cluster for Objects {
     }
 
     async fn create(&self, pool: &str) -> Result<String, ClusterError> {
-        self.write()?;
-        let name = format!("{pool}-cold-{}", self.names().len());
+        let name = format!("{pool}-cold-{}", self.write()?);
+        let labels = [(labels::ORIGIN.to_owned(), labels::ORIGIN_COLD.to_owned())];
+        let metadata = kube::api::ObjectMeta {
+            name: Some(name.clone()),
+            labels: Some(labels.into()),
+            ..kube::api::ObjectMeta::default()
+        };
         self.put(Sandbox {
-            metadata: kube::api::ObjectMeta { name: Some(name.clone()), ..Default::default() },
+            metadata,
             spec: seance_operator_api::SandboxSpec {
                 pool: pool.to_owned(),
                 desired: Default::default(),
