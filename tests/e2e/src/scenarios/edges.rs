@@ -15,7 +15,7 @@ use seance_operator_api::{SandboxPool, labels};
 use seance_proto::v1alpha1 as api;
 use serde_json::{Value, json};
 
-use super::ends::kill;
+use super::ends::{kill, kill_the_service};
 use crate::agent::{Agent, Refusal, catalog};
 use crate::place::{POOL, Place, READY_WITHIN, TENANTS, pool};
 use crate::wait;
@@ -335,9 +335,7 @@ pub async fn fifty_programs_outlive_the_service(place: &mut Place) -> anyhow::Re
     })
     .await?;
     drop(before);
-    kill(place, &place.service_pod().await?).await?;
-    // The one that ends may take connections for a moment yet.
-    place.service_pod().await?;
+    kill_the_service(place).await?;
 
     let agent = place.agent(TENANTS[0]).await?;
     let _after = try_join_all(sessions.iter().map(|session| agent.provide(session, ends.answer()))).await?;

@@ -97,7 +97,7 @@ pub async fn programs_outlive_the_service(place: &mut Place) -> anyhow::Result<(
     let source =
         "let n = 0; while (n < 150) { await new Promise((r) => setTimeout(r, 100)); n += 1; } return n;";
     let programs = try_join_all(sessions.iter().map(|session| agent.start(session, source))).await?;
-    kill(place, &place.service_pod().await?).await?;
+    kill_the_service(place).await?;
 
     let agent = place.agent(TENANTS[0]).await?;
     for (session, program) in sessions.iter().zip(programs) {
@@ -116,6 +116,13 @@ pub async fn programs_outlive_the_service(place: &mut Place) -> anyhow::Result<(
 pub async fn opened_with_gate(agent: &Agent) -> anyhow::Result<String> {
     let opened = agent.open(|request| request.catalog = catalog(&["gate"])).await;
     opened.map_err(|refusal| anyhow::anyhow!("Open was refused: {refusal:?}"))
+}
+
+/// Kills the service, and waits until the next one is ready: the one that ends takes connections for a
+/// moment yet, and tells who asks it that it is stopping.
+pub async fn kill_the_service(place: &Place) -> anyhow::Result<()> {
+    kill(place, &place.service_pod().await?).await?;
+    place.service_pod().await.map(drop)
 }
 
 /// Ends a pod at once, without a word to what runs in it, and waits until it is gone.
