@@ -88,7 +88,7 @@ pub struct SandboxStatus {
     /// The node that the pod is on.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub node_name: Option<String>,
-    /// `Started`, `Finished` by the operator; `Ready`, `Assigned`, `Released` by the service.
+    /// `Started`, `Ending`, `Finished` by the operator; `Ready`, `Assigned`, `Released` by the service.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     #[schemars(schema_with = "conditions::schema")]
     pub conditions: Vec<Condition>,
@@ -115,6 +115,9 @@ pub mod condition_type {
     pub const ASSIGNED: &str = "Assigned";
     /// By the service: it will never again be given to a session, and its pod may go.
     pub const RELEASED: &str = "Released";
+    /// By the operator: somebody else told its pod to end, which takes the pod's grace time and what the node
+    /// needs. The reasons are those of `Finished`. Final.
+    pub const ENDING: &str = "Ending";
     /// By the operator: its pod is terminal or gone. Final.
     pub const FINISHED: &str = "Finished";
 }
@@ -177,7 +180,7 @@ pub mod reason {
         pub const MISBEHAVED: &str = "Misbehaved";
     }
 
-    /// Reasons of `Finished`, always true.
+    /// Reasons of `Finished`, and of `Ending`, always true.
     pub mod finished {
         /// The runner ended by itself, without an error, or was ended after `Released`.
         pub const COMPLETED: &str = "Completed";

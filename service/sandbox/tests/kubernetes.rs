@@ -261,6 +261,23 @@ async fn the_end_of_a_pod_reaches_its_session() {
     guest.claimed.handle.end(EndReason::OutOfMemory, DEADLINE).await.expect("the pod is terminal");
 }
 
+/// Sandbox 2: a pod that is being drained goes on until its runner is killed. What the node needs after that
+/// isn't waited for: who waits is told the reason when the link breaks.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_end_of_a_pod_that_was_told_to_end_is_told_when_its_link_breaks() {
+    let world = World::new().await;
+    world.add_pool("small", |_| {}).await;
+    let mut runner = world.pod(1, "small", world.link());
+    let mut guest = Guest::claim(&world.backend).await;
+    let why = "Eviction API: evicting";
+    world.objects.say("sandbox-1", condition_type::ENDING, "True", reason::finished::DRAINED, why);
+    assert_eq!(guest.value(1, "return 7").await, "7");
+    runner.child.kill().unwrap();
+    runner.ended().await;
+    let LinkEvent::Ended(end) = guest.event().await else { panic!("a frame came") };
+    assert_eq!((end.reason, end.detail.as_str()), (EndReason::Drained, why));
+}
+
 /// A pod that has to go is asked for, and given up at once when nobody has it.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_retiring_sandbox_is_released_when_no_session_has_it() {

@@ -53,6 +53,7 @@ fn state(sandbox: &Sandbox, is_asked: bool, now: i64) -> State {
     let is_going = sandbox.spec.desired == Desired::Retiring
         || is_asked
         || is_true(conditions, condition_type::RELEASED)
+        || is_true(conditions, condition_type::ENDING)
         || sandbox.metadata.deletion_timestamp.is_some();
     let is_cold = sandbox.labels().get(labels::ORIGIN).is_some_and(|origin| origin == labels::ORIGIN_COLD);
     match since(condition_type::READY) {
@@ -133,6 +134,7 @@ mod tests {
         let started = ("Started", "True", "Running", 50);
         let ready = ("Ready", "True", "Serving", 60);
         let released = ("Released", "True", "SessionEnded", 70);
+        let ending = ("Ending", "True", "Drained", 70);
         let quarantined = ("Ready", "False", "IsolationNotProven", 60);
         let starting = |running_since| State::Starting { running_since };
         let finished = |reason| ("Finished", "True", reason, 80);
@@ -151,6 +153,8 @@ mod tests {
             (leaving, "warm", &[started, ready], State::Assigned),
             (session.clone(), "warm", &[started, released], State::Retiring),
             (retiring.clone(), "warm", &[started, ready], State::Retiring),
+            (json!({}), "warm", &[started, ready, ending], State::Retiring),
+            (session.clone(), "warm", &[started, ending], State::Assigned),
             (json!({}), "warm", &[finished("RunnerFailed")], State::Finished { failed: Some(80) }),
             (json!({}), "warm", &[finished("Drained")], State::Finished { failed: None }),
             (retiring, "warm", &[finished("Completed")], State::Finished { failed: None }),

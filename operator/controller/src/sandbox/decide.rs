@@ -75,6 +75,8 @@ pub struct Plan {
     pub step: Step,
     /// The condition `Started`; none leaves the one that stands.
     pub started: Option<Verdict>,
+    /// The condition `Ending`, if somebody else told the pod to end.
+    pub ending: Option<Verdict>,
     /// The condition `Finished`, if it has.
     pub finished: Option<Verdict>,
     /// When to look again, in seconds of Unix time, if nothing happens before.
@@ -83,7 +85,7 @@ pub struct Plan {
 
 impl Plan {
     fn only(step: Step) -> Self {
-        Self { step, started: None, finished: None, look_again: None }
+        Self { step, started: None, ending: None, finished: None, look_again: None }
     }
 
     fn finished(verdict: Verdict) -> Self {
@@ -159,7 +161,9 @@ fn with_pod(facts: &Facts<'_>, pod: &Pod) -> Plan {
         None if !facts.has_pool && session.is_none() && !is_going(facts) => Step::Retire,
         None => Step::Rest,
     };
-    Plan { started: Some(started), ..Plan::only(step) }
+    // What never ran has nobody who would have to know before it is over.
+    let ending = ended::told_to_end(pod).filter(|_| started.is == Some(true) && !is_released(facts));
+    Plan { started: Some(started), ending, ..Plan::only(step) }
 }
 
 fn without_pod(facts: &Facts<'_>) -> Plan {
@@ -311,6 +315,23 @@ mod tests {
         assert_eq!(reason_of(&unwanted, PodIs::Gone(None)), Some(reason::finished::NEVER_STARTED));
         let let_go = sandbox("Retiring", false, &[started[0], ("Released", "Retired")]);
         assert_eq!(reason_of(&let_go, PodIs::Gone(None)), Some(reason::finished::COMPLETED));
+    }
+
+    #[test]
+    fn a_pod_that_others_told_to_end_is_told_of_before_it_has_ended() {
+        let mut evicted = running();
+        evicted.metadata.deletion_timestamp = sandbox("Serve", true, &[]).metadata.creation_timestamp;
+        let ending = |sandbox: &Sandbox, pod: &Pod| {
+            let plan = decide(&facts(sandbox, PodIs::There(pod)));
+            assert_eq!((plan.step, plan.finished), (Step::Rest, None));
+            plan.ending.map(|ending| ending.reason)
+        };
+        let serving = sandbox("Serve", false, &[]);
+        assert_eq!(ending(&serving, &evicted), Some(reason::finished::DELETED));
+        assert_eq!(ending(&serving, &running()), None);
+        assert_eq!(ending(&sandbox("Serve", true, &[("Released", "SessionEnded")]), &evicted), None, "by us");
+        let unstarted = Pod { metadata: evicted.metadata.clone(), ..pulling() };
+        assert_eq!(ending(&serving, &unstarted), None);
     }
 
     #[test]

@@ -28,6 +28,13 @@ pub fn ended(pod: &Pod, around: Around) -> Option<Verdict> {
     Some(how(pod, around))
 }
 
+/// Why a pod that runs was told to end, by somebody else than us.
+pub fn told_to_end(pod: &Pod) -> Option<Verdict> {
+    pod.metadata.deletion_timestamp.as_ref()?;
+    let why = disruption(pod).unwrap_or_else(from_outside);
+    Some(Verdict { type_: condition_type::ENDING, ..why })
+}
+
 /// How a pod ended that is gone, from what was last seen of it.
 pub fn vanished(last_seen: Option<&Pod>, around: Around) -> Verdict {
     let terminal = last_seen.and_then(|pod| ended(pod, around));
@@ -35,7 +42,7 @@ pub fn vanished(last_seen: Option<&Pod>, around: Around) -> Verdict {
     terminal.or_else(disrupted).unwrap_or_else(|| match around {
         Around { is_released: true, .. } => verdict(finished::COMPLETED, ""),
         Around { is_node_lost: true, .. } => verdict(finished::NODE_LOST, "the node went away"),
-        _ => verdict(finished::DELETED, "the pod was deleted from outside"),
+        _ => from_outside(),
     })
 }
 
@@ -51,13 +58,17 @@ fn how(pod: &Pod, around: Around) -> Verdict {
         return disruption;
     }
     if pod.metadata.deletion_timestamp.is_some() && !around.is_released {
-        return verdict(finished::DELETED, "the pod was deleted from outside");
+        return from_outside();
     }
     match terminated {
         _ if around.is_released => verdict(finished::COMPLETED, ""),
         Some(terminated) => exit(terminated),
         None => verdict(finished::REJECTED, &told("", pod_message(pod))),
     }
+}
+
+fn from_outside() -> Verdict {
+    verdict(finished::DELETED, "the pod was deleted from outside")
 }
 
 /// Who asked the pod to go, as far as Kubernetes keeps it.
@@ -240,6 +251,16 @@ mod tests {
         assert_eq!(ended(&pod(true, running.clone()), KEPT), None);
         assert_eq!(ended(&pod(false, running.clone()), lost), None, "it may come back");
         assert_eq!(ended(&pod(true, running), lost).expect("an end").reason, finished::NODE_LOST);
+    }
+
+    #[test]
+    fn a_pod_that_is_told_to_end_says_why_before_it_has() {
+        let told = |pod| told_to_end(&pod).map(|told| (told.type_, told.reason));
+        let mut evicted = disrupted("EvictionByEvictionAPI");
+        evicted["phase"] = json!("Running");
+        assert_eq!(told(pod(true, evicted)), Some(("Ending", finished::DRAINED)));
+        assert_eq!(told(pod(true, json!({ "phase": "Running" }))), Some(("Ending", finished::DELETED)));
+        assert_eq!(told(pod(false, json!({ "phase": "Running" }))), None);
     }
 
     #[test]

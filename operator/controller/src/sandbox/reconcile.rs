@@ -45,7 +45,7 @@ pub async fn reconcile(sandbox: Arc<Sandbox>, context: Arc<Context>) -> Result<A
     });
     let started = outcome.started.or(plan.started);
     if plan.step != Step::DeleteSandbox {
-        tell(&sandbox, &context, pod, started, plan.finished).await?;
+        tell(&sandbox, &context, pod, [started, plan.ending, plan.finished]).await?;
     }
     if let Some(pause) = outcome.pause {
         return Ok(Action::requeue(pause));
@@ -193,11 +193,10 @@ async fn tell(
     sandbox: &Sandbox,
     context: &Context,
     pod: Option<&Pod>,
-    started: Option<Verdict>,
-    finished: Option<Verdict>,
+    says: [Option<Verdict>; 3],
 ) -> Result<(), Error> {
     let standing = ours(&sandbox.status.clone().unwrap_or_default());
-    let wanted = status(&standing, pod, started, finished, &Time(Timestamp::now()));
+    let wanted = status(&standing, pod, says, &Time(Timestamp::now()));
     if wanted == standing {
         return Ok(());
     }
@@ -210,7 +209,8 @@ async fn tell(
 /// The part of a status that the operator writes.
 fn ours(status: &SandboxStatus) -> SandboxStatus {
     let is_ours = |condition: &&Condition| {
-        [condition_type::STARTED, condition_type::FINISHED].contains(&condition.type_.as_str())
+        [condition_type::STARTED, condition_type::ENDING, condition_type::FINISHED]
+            .contains(&condition.type_.as_str())
     };
     SandboxStatus {
         conditions: status.conditions.iter().filter(is_ours).cloned().collect(),
@@ -223,13 +223,12 @@ fn ours(status: &SandboxStatus) -> SandboxStatus {
 fn status(
     standing: &SandboxStatus,
     pod: Option<&Pod>,
-    started: Option<Verdict>,
-    finished: Option<Verdict>,
+    says: [Option<Verdict>; 3],
     now: &Time,
 ) -> SandboxStatus {
     let node = pod.and_then(|pod| pod.spec.as_ref()?.node_name.clone());
     let mut conditions = standing.conditions.clone();
-    for verdict in [started, finished].into_iter().flatten() {
+    for verdict in says.into_iter().flatten() {
         let condition = verdict.over(&standing.conditions, None, now.clone());
         match conditions.iter_mut().find(|old| old.type_ == condition.type_) {
             Some(old) => *old = condition,
@@ -281,10 +280,10 @@ mod tests {
             },
             ..Pod::default()
         };
-        let first = status(&SandboxStatus::default(), Some(&pod), started(), None, &time(1));
-        assert_eq!(status(&first, Some(&pod), started(), None, &time(2)), first);
+        let first = status(&SandboxStatus::default(), Some(&pod), [started(), None, None], &time(1));
+        assert_eq!(status(&first, Some(&pod), [started(), None, None], &time(2)), first);
         let finished = Some(ended::verdict(reason::finished::DELETED, ""));
-        let last = status(&first, None, None, finished, &time(3));
+        let last = status(&first, None, [None, None, finished], &time(3));
         assert_eq!((last.pod_uid.as_deref(), last.conditions.len()), (Some("u"), 2));
         assert_eq!(last.conditions[0], first.conditions[0]);
     }

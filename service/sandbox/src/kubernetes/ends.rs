@@ -9,10 +9,17 @@ use seance_operator_api::{Sandbox, condition};
 
 /// How a sandbox's pod ended, if it has.
 pub(super) fn finished(sandbox: &Sandbox) -> Option<SandboxEnd> {
-    let conditions = &sandbox.status.as_ref()?.conditions;
-    let finished = condition(conditions, condition_type::FINISHED).filter(|found| found.status == "True")?;
-    let reason = end_reason(&finished.reason);
-    Some(SandboxEnd { reason, detail: finished.message.clone() })
+    told(sandbox, condition_type::FINISHED)
+}
+
+/// Why a sandbox's pod was told to end, if somebody else did that.
+pub(super) fn ending(sandbox: &Sandbox) -> Option<SandboxEnd> {
+    told(sandbox, condition_type::ENDING)
+}
+
+fn told(sandbox: &Sandbox, type_: &str) -> Option<SandboxEnd> {
+    let found = condition(sandbox.conditions(), type_).filter(|found| found.status == "True")?;
+    Some(SandboxEnd { reason: end_reason(&found.reason), detail: found.message.clone() })
 }
 
 fn end_reason(finished: &str) -> EndReason {

@@ -286,7 +286,7 @@ impl Inner {
         let name = sandbox.metadata.name.clone().unwrap_or_default();
         let pod = sandbox.status.as_ref().and_then(|status| status.pod_uid.as_deref()).and_then(sandbox_id);
         let is_retiring = sandbox.spec.desired == Desired::Retiring;
-        let finished = ends::finished(&sandbox);
+        let (ending, finished) = (ends::ending(&sandbox), ends::finished(&sandbox));
         let old = self.sandboxes.insert(name.clone(), sandbox);
         if let Some(old) = old.as_ref().and_then(pod_of)
             && Some(old) != pod
@@ -299,6 +299,9 @@ impl Inner {
         self.by_pod.insert(pod, name.clone());
         let Some(runner) = self.runners.get_mut(&pod) else { return };
         runner.sandbox = name;
+        if let Some(end) = ending {
+            runner.link.end_when_cut(end);
+        }
         if let Some(mut end) = finished {
             let peak = runner.memory_peak_bytes;
             if end.reason == EndReason::OutOfMemory && peak > 0 {
@@ -344,6 +347,8 @@ impl Inner {
             || is_true(conditions, condition_type::FINISHED)
         {
             Some("the sandbox is over")
+        } else if is_true(conditions, condition_type::ENDING) {
+            Some("the sandbox is being ended")
         } else if sandbox.spec.desired == Desired::Retiring {
             Some("the sandbox retires")
         } else {

@@ -64,6 +64,8 @@ struct State {
     n_streams: u64,
     resumed: Resumed,
     connection: Option<Connection>,
+    /// How it ends when the stream breaks the next time.
+    end_when_cut: Option<SandboxEnd>,
 }
 
 /// The connection that the newest stream is on. It may be there longer than the stream is used.
@@ -190,6 +192,18 @@ impl Lasting {
         self.room.notify_waiters();
     }
 
+    /// Ends the link in this way when its stream breaks, at once where it has: the runner is being ended,
+    /// and won't come back.
+    pub fn end_when_cut(&self, end: SandboxEnd) {
+        let mut state = self.lock();
+        let is_cut = state.n_streams > 0 && state.stream.is_none();
+        state.end_when_cut = Some(end.clone());
+        drop(state);
+        if is_cut {
+            self.end(end);
+        }
+    }
+
     /// How it ended, if it did.
     pub fn ended(&self) -> Option<SandboxEnd> {
         self.ended.borrow().clone()
@@ -283,9 +297,15 @@ impl Lasting {
 
     fn lost(&self, n_stream: u64) {
         let mut state = self.lock();
-        if state.n_streams == n_stream {
-            state.stream = None;
-            self.connected.send_replace(false);
+        if state.n_streams != n_stream {
+            return;
+        }
+        state.stream = None;
+        let end = state.end_when_cut.clone();
+        drop(state);
+        self.connected.send_replace(false);
+        if let Some(end) = end {
+            self.end(end);
         }
     }
 
@@ -324,6 +344,7 @@ impl State {
             n_streams: 0,
             resumed: Resumed::default(),
             connection: None,
+            end_when_cut: None,
         }
     }
 
@@ -440,10 +461,10 @@ impl LastingReceiver {
     fn closed(&mut self, closed: Closed) {
         let Some((n_stream, _)) = self.inbox.take() else { return };
         self.lost_at = Instant::now();
-        self.link.lost(n_stream);
         if let Closed::Broken(breach) = closed {
             self.link.end(SandboxEnd { reason: EndReason::ProtocolBroken, detail: breach.to_string() });
         }
+        self.link.lost(n_stream);
     }
 }
 
