@@ -46,8 +46,12 @@ const JOBS_MAX: usize = 1_024;
 /// KiB of appends that wait for the writer or are being written. A caller waits for room while they
 /// are all taken; an append over this size waits until it is alone.
 const ROOM_KIB: u32 = 32 * 1024;
-/// Connections that read. A caller waits for one while all are busy.
+/// Connections that read. Callers wait for one in the order in which they came while all are busy.
 const READERS: u32 = 4;
+/// How long: longer than any request has, so that it is the caller's own deadline which ends its wait, and a
+/// machine that is slow for a while isn't taken for a store that failed. Those who wait are no more than there
+/// are requests and sessions, which have bounds of their own.
+const READER_WITHIN: Duration = Duration::from_secs(15 * 60);
 /// How long a connection waits for a lock. Only a tool from outside can hold one for long.
 const BUSY_TIMEOUT: Duration = Duration::from_secs(5);
 
@@ -126,6 +130,7 @@ impl SqliteStore {
             .map_err(failed("reading the store's totals"))?;
         let readers = SqlitePoolOptions::new()
             .max_connections(READERS)
+            .acquire_timeout(READER_WITHIN)
             .connect_with(config.connect_options().read_only(true))
             .await
             .map_err(failed("opening the database for reading"))?;

@@ -10,7 +10,7 @@ use seance_core::store::{Append, Error, Retention, SessionStore};
 use seance_core::time::Timestamp;
 use sqlx::{ConnectOptions, Connection, Row as _};
 
-use super::{OpenError, SqliteConfig, SqliteStore, files, schema, writer};
+use super::{OpenError, READERS, SqliteConfig, SqliteStore, files, schema, writer};
 use crate::conformance::{self, *};
 
 async fn fixture() -> Fixture {
@@ -286,6 +286,27 @@ async fn a_dropped_store_finishes_what_is_queued() {
         }
     };
     assert_eq!(log(&store, made.id).await.len(), 9);
+}
+
+/// Sandbox 19: fifty programs were begun at one time on a machine without a processor to spare, and one was
+/// told that the store had failed.
+#[tokio::test]
+async fn who_reads_waits_for_a_reader_however_long_all_are_busy() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = open(dir.path()).await;
+    let made = created(&store, 1).await;
+    let mut readers = Vec::new();
+    for _ in 0..READERS {
+        readers.push(store.readers.acquire().await.unwrap());
+    }
+    tokio::time::pause();
+    let mut read = store.session(&made.tenant, made.id);
+    assert!(futures::poll!(&mut read).is_pending());
+    tokio::time::advance(std::time::Duration::from_secs(10 * 60)).await;
+    assert!(futures::poll!(&mut read).is_pending(), "it waits");
+    tokio::time::resume();
+    drop(readers);
+    assert_eq!(read.await.unwrap().map(|record| record.id), Some(made.id));
 }
 
 #[tokio::test]
