@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use crate::helm;
 use crate::place::{Place, RELEASE};
 
-/// Lint has nothing to say; values that can't be are refused in words that help.
+/// Lint has nothing to say; values that can't be are refused in words that help, and settings arrive.
 pub async fn values_that_can_not_be_are_refused(place: &mut Place) -> anyhow::Result<()> {
     for chart in ["seance-crds", "seance"] {
         let said = helm::helm(&["lint", "--strict", &place.setting.chart(chart)]).await?;
@@ -31,6 +31,11 @@ pub async fn values_that_can_not_be_are_refused(place: &mut Place) -> anyhow::Re
         let refused = rendered(place, &change).await.err();
         let refused = refused.with_context(|| format!("{change} was rendered"))?.to_string();
         ensure!(refused.contains(says), "{change} was refused without {says:?}: {refused}");
+    }
+    let settings = json!({ "service": { "coldStartsMax": 3, "bufferBytesMax": 4194304, "sendBytesMax": 2097152 } });
+    let config = rendered(place, &settings).await?;
+    for setting in ["cold_starts_max = 3", "buffer_bytes_max = 4194304", "send_bytes_max = 2097152"] {
+        ensure!(config.contains(&format!("    {setting}\n")), "the service's settings lack {setting}");
     }
     let switches = json!({
         "ingress": { "enabled": true, "host": "seance.example.com" },
