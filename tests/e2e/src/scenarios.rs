@@ -10,6 +10,7 @@ mod breadth;
 mod chart;
 mod clients;
 mod cuts;
+mod doctor;
 mod edges;
 mod ends;
 mod faults;
@@ -60,6 +61,7 @@ fn beside() -> Vec<Test> {
         "upgrade", upgrades::sessions_outlive_an_upgrade, "an upgrade with sessions open; warm pods are replaced";
         "authorities", upgrades::authorities_overlap, "a new CA of the link takes three upgrades, and no session notices";
         "bench", bench::all_figures_are_measured_and_nothing_stays, "all figures of `seance bench --kubernetes`; nothing of it stays, interrupted or not";
+        "doctor", doctor::what_a_cluster_lacks_is_told, "`seance doctor --kubernetes` tells what is well and what lacks, with its remedy";
         "uninstall", upgrades::uninstalling_leaves_nothing, "sandbox 11: uninstalled with sessions open, everything is gone within a minute";
         "drained", faults::a_drained_node_is_told, "sandbox 2: sandboxes evicted by a drain are told within 5 s of their end, and the sessions go on";
         "deadline", faults::a_pod_past_its_deadline_is_told, "a pod past its deadline is told by its reason";
