@@ -41,7 +41,9 @@ impl Inner {
         for name in self.pools.keys() {
             let mut on_their_way = OnTheirWay::default();
             let of_pool = self.sandboxes.values().filter(|sandbox| sandbox.spec.pool == *name);
-            of_pool.filter(|sandbox| is_starting(self, sandbox)).for_each(|sandbox| on_their_way.add(sandbox));
+            of_pool
+                .filter(|sandbox| is_starting(self, sandbox))
+                .for_each(|sandbox| on_their_way.add(sandbox));
             wanted.extend(std::iter::repeat_n(name.clone(), self.n_to_make(name, on_their_way)));
         }
         wanted

@@ -32,7 +32,8 @@ pub async fn values_that_can_not_be_are_refused(place: &mut Place) -> anyhow::Re
         let refused = refused.with_context(|| format!("{change} was rendered"))?.to_string();
         ensure!(refused.contains(says), "{change} was refused without {says:?}: {refused}");
     }
-    let settings = json!({ "service": { "coldStartsMax": 3, "bufferBytesMax": 4194304, "sendBytesMax": 2097152 } });
+    let settings =
+        json!({ "service": { "coldStartsMax": 3, "bufferBytesMax": 4194304, "sendBytesMax": 2097152 } });
     let config = rendered(place, &settings).await?;
     for setting in ["cold_starts_max = 3", "buffer_bytes_max = 4194304", "send_bytes_max = 2097152"] {
         ensure!(config.contains(&format!("    {setting}\n")), "the service's settings lack {setting}");
