@@ -23,15 +23,20 @@ use crate::wait;
 /// Sandboxes that were made for callers who gave up count for the pool after a minute, and go.
 const SETTLED_WITHIN: Duration = Duration::from_secs(150);
 
-/// More callers than sandboxes can be had for in their time: nobody is forgotten, and the tenant with
-/// fewer callers doesn't wait behind all of the other's.
+/// More callers than sandboxes can be had for in their time: nobody is forgotten, the tenant with fewer
+/// callers doesn't wait behind all of the other's, and no more pods are made than may be on their way.
 pub async fn two_hundred_opens_all_end(place: &mut Place) -> anyhow::Result<()> {
     const N_WARM: usize = 4;
     const N_OPENS: [usize; 2] = [150, 50];
+    // What the pool may have beyond its size while it fills, and what may be on its way for callers.
+    const N_STARTING_MAX: usize = 4;
+    const N_COLD_MAX: usize = 8;
     let mut values = place.values();
     values["service"]["claimWaitSeconds"] = json!(20);
+    values["service"]["coldStartsMax"] = json!(N_COLD_MAX);
     ample_processor(&mut values);
     values["pools"][POOL] = pool(4);
+    values["pools"][POOL]["refill"] = json!({ "maxStarting": N_STARTING_MAX });
     place.install(&values).await?;
     place.warm().await?;
     let agents = [place.agent(TENANTS[0]).await?, place.agent(TENANTS[1]).await?];
@@ -51,6 +56,9 @@ pub async fn two_hundred_opens_all_end(place: &mut Place) -> anyhow::Result<()> 
     let (first, second) = ends.split_at(N_OPENS[0]);
     let n_opened = [first, second].map(|ends| ends.iter().filter(|end| end.is_ok()).count());
     println!("of {N_OPENS:?} opens at once {n_opened:?} were opened; the last ended after {took:.1?}");
+    let n_pods = wait::all(&place.theirs::<Pod>()).await?.len();
+    let n_most = opened.len() + N_WARM + N_STARTING_MAX + N_COLD_MAX;
+    ensure!(n_pods <= n_most, "{n_pods} pods stand for {} sessions, more than {n_most}", opened.len());
     // Who came first got the warm ones. Behind them, turns are taken.
     let fair = n_opened[0].min(N_OPENS[1]).saturating_sub(N_WARM + 1);
     ensure!(n_opened[1] >= fair, "the tenants got {n_opened:?} sessions");
@@ -74,7 +82,7 @@ pub async fn two_hundred_opens_all_end(place: &mut Place) -> anyhow::Result<()> 
 
 /// A service that asks for no more of the processors than each of many sandboxes gets no more than one of
 /// them, which the other tests don't mind.
-fn ample_processor(values: &mut Value) {
+pub fn ample_processor(values: &mut Value) {
     values["service"]["resources"]["requests"]["cpu"] = json!("500m");
 }
 
