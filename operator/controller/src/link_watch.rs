@@ -14,6 +14,7 @@ use tokio::time::{MissedTickBehavior, interval};
 
 use crate::build::link::Link;
 use crate::context::LinkState;
+use crate::watch::Pauses;
 
 /// How often the file is looked at. A renewed certificate has a new CA long before it is needed.
 const FILE_PERIOD: Duration = Duration::from_secs(5);
@@ -70,7 +71,7 @@ fn set<T: PartialEq>(state: &watch::Sender<LinkState>, part: fn(&mut LinkState) 
 
 fn of_service(services: Api<Service>, name: String) -> impl Stream<Item = Result<Link, String>> {
     let config = watcher::Config::default().fields(&format!("metadata.name={name}"));
-    let events = watcher(services, config).default_backoff();
+    let events = watcher(services, config).backoff(Pauses::default());
     events
         .scan(false, move |is_there, event| {
             let missing = || Some(Err(format!("there is no service {name}")));

@@ -1,12 +1,15 @@
 //! What the service reads and writes in the cluster: pools and Sandboxes of one namespace.
 
+use std::time::Duration;
+
 use async_trait::async_trait;
 use futures::stream::{BoxStream, StreamExt};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use kube::api::{Api, ObjectMeta, Patch, PatchParams, PostParams};
 use kube::core::{ApiResource, DynamicObject};
 use kube::runtime::WatchStreamExt as _;
-use kube::runtime::watcher::{self, Event, watcher};
+use kube::runtime::utils::Backoff;
+use kube::runtime::watcher::{self, DefaultBackoff, Event, watcher};
 use kube::{Client, Resource, ResourceExt};
 use seance_core::sandbox::BlockReason;
 use seance_operator_api::pool::Check;
@@ -14,6 +17,9 @@ use seance_operator_api::sandbox::SessionRef;
 use seance_operator_api::{SERVICE, Sandbox, SandboxPool, SandboxSpec, labels};
 use serde::de::DeserializeOwned;
 use serde_json::json;
+
+/// The longest pause before an API server that is away is tried again.
+pub(super) const AWAY_PAUSE_MAX: Duration = Duration::from_secs(5);
 
 /// What changed in the cluster. After a watch had to begin anew come all objects, and then which
 /// there are.
@@ -47,8 +53,11 @@ pub enum ClusterError {
         /// More.
         message: String,
     },
-    /// The API server refused, or can't be reached.
-    #[error("the API server did not do it: {0}")]
+    /// The API server can't be reached, or can't do anything now.
+    #[error("the API server is away: {0}")]
+    Away(String),
+    /// The API server refused.
+    #[error("the API server refused it: {0}")]
     Failed(String),
 }
 
@@ -153,7 +162,29 @@ fn error(error: kube::Error) -> ClusterError {
         kube::Error::Api(status) if status.code == 403 && status.message.contains("exceeded quota") => {
             ClusterError::Blocked { reason: BlockReason::QuotaExceeded, message: status.message.clone() }
         }
-        _ => ClusterError::Failed(error.to_string()),
+        kube::Error::Api(status) if status.code != 429 && status.code < 500 => {
+            ClusterError::Failed(error.to_string())
+        }
+        _ => ClusterError::Away(error.to_string()),
+    }
+}
+
+/// The pauses of a watch that breaks. Callers wait for what it brings when the API server is back, and one
+/// service has two watches: half a minute, as it is usual, would be long for nothing.
+#[derive(Default)]
+struct Pauses(DefaultBackoff);
+
+impl Iterator for Pauses {
+    type Item = Duration;
+
+    fn next(&mut self) -> Option<Duration> {
+        self.0.next().map(|pause| pause.min(AWAY_PAUSE_MAX))
+    }
+}
+
+impl Backoff for Pauses {
+    fn reset(&mut self) {
+        self.0.reset();
     }
 }
 
@@ -173,7 +204,7 @@ where
     let resource = ApiResource::erase::<K>(&());
     let objects: Api<DynamicObject> = Api::namespaced_with(api.into_client(), &namespace, &resource);
     let mut listed = Vec::new();
-    watcher(objects, watcher::Config::default()).default_backoff().filter_map(move |event| {
+    watcher(objects, watcher::Config::default()).backoff(Pauses::default()).filter_map(move |event| {
         let change = match event {
             Ok(Event::Init) => {
                 listed.clear();

@@ -10,7 +10,7 @@ use k8s_openapi::jiff::Timestamp;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 
-use super::cluster::{Cluster, ClusterError};
+use super::cluster::{AWAY_PAUSE_MAX, Cluster, ClusterError};
 use super::desired::{ToWrite, to_write};
 use super::world::World;
 
@@ -106,7 +106,10 @@ impl Writer {
                 return;
             }
             Err(error) => {
-                let pause = self.pauses.get(&name).map_or(PAUSE_MIN, |pause| (*pause * 2).min(PAUSE_MAX));
+                // It is back for all Sandboxes at the same moment, whose callers wait for that.
+                let is_away = matches!(error, ClusterError::Away(_));
+                let most = if is_away { AWAY_PAUSE_MAX } else { PAUSE_MAX };
+                let pause = self.pauses.get(&name).map_or(PAUSE_MIN, |pause| (*pause * 2).min(most));
                 self.pauses.insert(name.clone(), pause);
                 tracing::warn!(sandbox = name, %error, ?pause, "a Sandbox could not be written");
                 (pause, true)

@@ -162,7 +162,7 @@ impl Objects {
     /// Counts a write, unless the API server is away.
     fn write(&self) -> Result<usize, ClusterError> {
         if *self.is_away.lock().unwrap() {
-            return Err(ClusterError::Failed("it is away".to_owned()));
+            return Err(ClusterError::Away("it is away".to_owned()));
         }
         let mut n_writes = self.n_writes.lock().unwrap();
         *n_writes += 1;
