@@ -156,6 +156,8 @@ impl Inner {
     fn give(&mut self, id: SandboxId, request: &ClaimRequest) -> Option<Taken> {
         let runner = self.runners.get_mut(&id)?;
         runner.is_promised = false;
+        // While it was on its way, it was neither listed nor anybody's.
+        self.dirty.insert(runner.sandbox.clone());
         let claimed = Phase::Claimed { tenant: request.tenant.clone(), session: None };
         match std::mem::replace(&mut runner.phase, claimed) {
             Phase::Warm { stop, reader } => {

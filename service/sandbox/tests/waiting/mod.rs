@@ -3,10 +3,11 @@
 use std::time::Duration;
 
 use seance_core::sandbox::{ClaimError, ClaimRequest, SandboxBackend};
+use seance_operator_api::is_true;
 use seance_operator_api::sandbox::{Desired, condition_type, reason};
 
 use crate::cluster::client::{Client, Credential, hello};
-use crate::cluster::{Runner, World, sandbox_id, uid};
+use crate::cluster::{Objects, Runner, World, sandbox_id, uid};
 use crate::request;
 use crate::testee::{self, DEADLINE};
 
@@ -109,6 +110,44 @@ async fn a_sandbox_of_an_old_template_does_not_end_the_wait_for_a_new_one() {
     };
     let claimed = tokio::time::timeout(DEADLINE, claim).await.expect("in time");
     assert_eq!(Some(claimed.expect("there is a new one").id), sandbox_id(&uid(2)));
+}
+
+fn starting(objects: &Objects) -> Vec<String> {
+    let is_ready = |name: &str| {
+        let sandbox = objects.get(name).expect("none goes here");
+        is_true(sandbox.conditions(), condition_type::READY)
+    };
+    objects.names().into_iter().filter(|name| !is_ready(name)).collect()
+}
+
+/// Sandbox 7: however many callers wait, no more are on their way for them than may be, and the next is
+/// made when one of them serves.
+#[tokio::test(flavor = "multi_thread")]
+async fn many_callers_do_not_have_as_many_sandboxes_made_at_one_time() {
+    const N_CALLERS: u32 = 6;
+    let world = World::with(|config| config.cold_starts_max = 2).await;
+    world.add_pool("small", |pool| pool["spec"]["coldStart"] = "Allowed".into()).await;
+    let patient = || ClaimRequest { wait: Duration::from_secs(3600), ..request() };
+    let claims = futures::future::join_all((0..N_CALLERS).map(|_| world.backend.claim(patient())));
+    let operator = async {
+        let mut serving = tokio::task::JoinSet::new();
+        for n in 1..=N_CALLERS {
+            let n_left = usize::try_from(N_CALLERS - n + 1).expect("it is small");
+            world.objects.until_that(|objects| starting(objects).len() == n_left.min(2)).await;
+            let name = starting(&world.objects).remove(0);
+            world.objects.change(&name, |sandbox| {
+                sandbox.status.get_or_insert_default().pod_uid = Some(uid(n));
+            });
+            let dialled = Client::dial(&world.files, world.link(), Credential::of_pod(n), hello()).await;
+            serving.spawn(dialled.expect("its pod is known").serve());
+            world.objects.until(&name, condition_type::READY, "True", reason::ready::SERVING).await;
+        }
+        serving
+    };
+    let both = async { tokio::join!(claims, operator) };
+    let (claimed, _serving) = tokio::time::timeout(DEADLINE, both).await.expect("each gets one in its time");
+    claimed.into_iter().for_each(|claimed| drop(claimed.expect("one was made for it")));
+    assert_eq!(world.objects.names().len(), 6);
 }
 
 /// Sandbox 7, 22: as many as may be on their way are stuck for good: nobody waits for those that would come
