@@ -104,6 +104,7 @@ impl Place {
         let is_its = |pod: &&Pod| {
             pod.labels().get(labels::SESSION).map(String::as_str) == Some(session)
                 && pod.metadata.deletion_timestamp.is_none()
+                && !pod.status.as_ref().and_then(|status| status.phase.as_deref()).is_some_and(has_ended)
         };
         let wanted = |pods: &[Pod]| pods.iter().find(is_its).cloned();
         wait::until(&self.theirs(), "a pod has the session's label", SOON, wanted, |pod: &Pod| {
@@ -169,4 +170,9 @@ mod tests {
         assert_eq!(metric(text, "b"), Some(0.0));
         assert_eq!(metric(text, "c"), None);
     }
+}
+
+/// Whether a pod of this phase runs nothing any more. One that failed stays until its session has let go of it.
+fn has_ended(phase: &str) -> bool {
+    matches!(phase, "Failed" | "Succeeded")
 }
