@@ -159,6 +159,11 @@ pub fn metric(text: &str, name: &str) -> Option<f64> {
     values.fold(None, |sum, value| Some(sum.unwrap_or(0.0) + value))
 }
 
+/// Whether a pod of this phase runs nothing any more. One that failed stays until its session has let go of it.
+fn has_ended(phase: &str) -> bool {
+    matches!(phase, "Failed" | "Succeeded")
+}
+
 #[cfg(test)]
 mod tests {
     use super::metric;
@@ -170,9 +175,4 @@ mod tests {
         assert_eq!(metric(text, "b"), Some(0.0));
         assert_eq!(metric(text, "c"), None);
     }
-}
-
-/// Whether a pod of this phase runs nothing any more. One that failed stays until its session has let go of it.
-fn has_ended(phase: &str) -> bool {
-    matches!(phase, "Failed" | "Succeeded")
 }
