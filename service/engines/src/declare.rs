@@ -33,8 +33,10 @@ pub(crate) trait Dialect {
     /// How schemas are remarked.
     fn remarks(&self) -> Remarks;
 
-    /// The name of a type of a tool.
-    fn type_name(&self) -> fn(&str, &str) -> String;
+    /// The name of a type of a tool, made of the tool's name and a word.
+    fn type_name(&self) -> fn(&str, &str) -> String {
+        |alias, word| format!("{alias}_{word}")
+    }
 
     /// Names that no type of a tool may have.
     fn own_types(&self) -> &'static [&'static str];

@@ -3,7 +3,6 @@
 mod instructions;
 mod literals;
 mod render;
-mod types;
 
 pub(crate) use instructions::{LISTING, instructions};
 pub(crate) use render::TypeScript;

@@ -8,6 +8,7 @@ mod declare;
 mod engine;
 mod javascript;
 mod names;
+mod notation;
 mod prompt;
 mod python;
 mod ruby;

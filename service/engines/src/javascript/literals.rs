@@ -4,7 +4,7 @@ use serde_json::{Number, Value};
 
 use super::is_identifier;
 use super::render::inline;
-use super::types::Type;
+use crate::notation::Type;
 use crate::text::quoted;
 
 /// The largest integer that a number holds exactly, together with all below it.

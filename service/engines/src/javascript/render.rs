@@ -1,14 +1,20 @@
 //! Tools and the shapes of their values as TypeScript (G4 to G7).
 
 use super::literals::{key, literal};
-use super::types::{Type, intersection, union};
 use crate::declare::{Dialect, Documented};
+use crate::notation::{Notation, Type};
 use crate::schemas::{Further, Member, Named, Object, Remarks, Shape, Shapes, TypeNames, cut};
 
 /// The longest type of further keys that is spelled out beside named keys, in bytes.
 const INDEX_BYTES_MAX: usize = 400;
 /// The longest comment inside a type, in bytes.
 const INLINE_BYTES_MAX: usize = 200;
+
+/// An object of which nothing is known.
+const ANY_OBJECT: &str = "Record<string, unknown>";
+
+const NOTATION: Notation =
+    Notation { any: "unknown", any_noted: "unknown /*", never: "never", any_object: Some(ANY_OBJECT) };
 
 const HEAD: &str = "type CallOptions = { signal?: AbortSignal };\n";
 const BEGIN: &str = "\ndeclare const tools: {\n";
@@ -27,10 +33,6 @@ impl Dialect for TypeScript {
 
     fn remarks(&self) -> Remarks {
         Remarks { says_integer: true }
-    }
-
-    fn type_name(&self) -> fn(&str, &str) -> String {
-        |alias, word| format!("{alias}_{word}")
     }
 
     fn own_types(&self) -> &'static [&'static str] {
@@ -55,7 +57,7 @@ impl Dialect for TypeScript {
             *types += &format!("type {} = {};\n", named.name, render.kind(&named.shape, 0).text);
         }
         let args = match render.kind(&shapes.input, 1) {
-            kind if kind == Type::unknown() => Type::any_object(),
+            kind if kind == Type::atom(NOTATION.any) => Type::atom(ANY_OBJECT),
             kind => kind,
         };
         let result = render.kind(&shapes.output, 1);
@@ -98,7 +100,7 @@ impl Render<'_, '_> {
     fn kind(&self, shape: &Shape<'_>, level: usize) -> Type {
         let several = |shapes: &[Shape<'_>]| shapes.iter().map(|shape| self.kind(shape, level)).collect();
         match shape {
-            Shape::Any(None) => Type::unknown(),
+            Shape::Any(None) => Type::atom(NOTATION.any),
             Shape::Any(Some(why)) => Type::atom(format!("unknown {}", inline(why))),
             Shape::Never => Type::atom("never"),
             Shape::Null => Type::atom("null"),
@@ -111,8 +113,8 @@ impl Render<'_, '_> {
             Shape::Tuple { items, rest } => self.tuple(items, rest.as_deref(), level),
             Shape::Object(object) => self.object(object, level),
             Shape::Named(n) => Type::atom(self.named[*n].name.clone()),
-            Shape::OneOf(shapes) => union(several(shapes)),
-            Shape::AllOf(shapes) => intersection(several(shapes)),
+            Shape::OneOf(shapes) => NOTATION.union(several(shapes)),
+            Shape::AllOf(shapes) => NOTATION.intersection(several(shapes)),
         }
     }
 
@@ -129,7 +131,7 @@ impl Render<'_, '_> {
         let further = self.further_keys(object, types, level + 1);
         match (lines.is_empty(), &further) {
             (true, None) if matches!(object.further, Further::None) => Type::atom("Record<string, never>"),
-            (true, None) => Type::any_object(),
+            (true, None) => Type::atom(ANY_OBJECT),
             _ => Type::atom(format!("{{\n{lines}{}{}}}", further.unwrap_or_default(), "  ".repeat(level))),
         }
     }
@@ -145,18 +147,18 @@ impl Render<'_, '_> {
         let mut types: Vec<_> = object.patterns.iter().map(|(_, shape)| self.kind(shape, level)).collect();
         match &object.further {
             Further::Any if named.is_empty() && types.is_empty() => return None,
-            Further::Any => types.push(Type::unknown()),
+            Further::Any => types.push(Type::atom(NOTATION.any)),
             Further::Of(shape) => types.push(self.kind(shape, level)),
             Further::Unsaid | Further::None if types.is_empty() => return None,
             Further::Unsaid | Further::None => {}
         }
         let of_patterns = (!object.patterns.is_empty()).then(|| object.patterns_text());
-        let further = union(types);
-        let all = union(std::iter::once(further.clone()).chain(named).collect());
+        let further = NOTATION.union(types);
+        let all = NOTATION.union(std::iter::once(further.clone()).chain(named).collect());
         let (kind, note) = if all.text.len() <= INDEX_BYTES_MAX || all.text == further.text {
             (all, of_patterns)
         } else {
-            (Type::unknown(), of_patterns.or_else(|| Some("further keys".to_owned())))
+            (Type::atom(NOTATION.any), of_patterns.or_else(|| Some("further keys".to_owned())))
         };
         let note = doc(&note.unwrap_or_default(), level);
         Some(format!("{note}{}[key: string]: {};\n", "  ".repeat(level), kind.text))

@@ -174,9 +174,13 @@ fn comment(text: &str, indent: &str) -> String {
     if text.is_empty() {
         return String::new();
     }
-    let orders = ["type:", "pyright:", "mypy:"].iter().filter(|_| text.contains('#'));
-    let text = orders.fold(text.to_owned(), |text, order| text.replace(order, &order.replace(':', " :")));
-    format!("{indent}#: {text}\n")
+    let mut harmless = text.to_owned();
+    if text.contains('#') {
+        for order in ["type", "pyright", "mypy"] {
+            harmless = harmless.replace(&format!("{order}:"), &format!("{order} :"));
+        }
+    }
+    format!("{indent}#: {harmless}\n")
 }
 
 struct Render<'r, 'a, 't> {
@@ -354,11 +358,10 @@ impl<'a> Render<'_, 'a, '_> {
                 about.push(format!("**{{{key}: {text}}}, {need}{colon}{}", member.remark));
             }
         }
-        let says_nothing = object.members.is_empty() && matches!(object.further, Further::Unsaid);
         if object.members.is_empty() && object.is_open() {
             let kind = self.further(&object, "Value");
             parameters.push(format!("**others: {}", self.words.text(&kind)));
-        } else if has_others || says_nothing {
+        } else if has_others || object.says_nothing() {
             parameters.push(format!("**others: {any}"));
         }
         if !object.patterns.is_empty() {

@@ -3,7 +3,7 @@
 use super::is_keyword;
 use super::types::{Types, Way, key};
 use crate::declare::{Dialect, Documented};
-use crate::schemas::{Further, Object, Remarks, Shape, Shapes, TypeNames, alternatives, common, forms};
+use crate::schemas::{Object, Remarks, Shape, Shapes, TypeNames, alternatives, common, forms};
 
 const HEAD: &str = "# Types are in the words of RBS: `?` marks a key that may be missing.\n";
 const END: &str = "# Calls a tool by its name in the catalog or here.
@@ -22,10 +22,6 @@ impl Dialect for Signatures {
 
     fn remarks(&self) -> Remarks {
         Remarks { says_integer: false }
-    }
-
-    fn type_name(&self) -> fn(&str, &str) -> String {
-        |alias, word| format!("{alias}_{word}")
     }
 
     fn own_types(&self) -> &'static [&'static str] {
@@ -94,6 +90,5 @@ fn parameters(writer: &Types<'_, '_>, input: &Shape<'_>) -> (Vec<String>, String
 }
 
 fn takes_others(object: &Object<'_>) -> bool {
-    let says_nothing = object.members.is_empty() && matches!(object.further, Further::Unsaid);
-    says_nothing || object.is_open() || object.members.iter().any(|member| !is_keyword(member.name))
+    object.says_nothing() || object.is_open() || object.members.iter().any(|member| !is_keyword(member.name))
 }

@@ -2,30 +2,15 @@
 
 use serde_json::Value;
 
+use crate::notation::{Notation, Type};
 use crate::schemas::{Further, Member, Named, Object, Shape, cut};
 use crate::text::quoted;
 
 /// The longest note inside a type, in bytes.
 const NOTE_BYTES_MAX: usize = 200;
 
-/// A type.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Type {
-    /// As it is written; an object takes several lines.
-    pub text: String,
-    /// Needs parentheses beside `&`.
-    is_union: bool,
-}
-
-impl Type {
-    fn atom(text: impl Into<String>) -> Self {
-        Self { text: text.into(), is_union: false }
-    }
-
-    fn is_any(&self) -> bool {
-        self.text == "untyped" || self.text.starts_with("untyped (")
-    }
-}
+const NOTATION: Notation =
+    Notation { any: "untyped", any_noted: "untyped (", never: "bot", any_object: None };
 
 /// Which way values go: arguments are written with symbols, results have keys that are strings (J6).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -44,7 +29,7 @@ impl Types<'_, '_> {
     pub(super) fn kind(&self, shape: &Shape<'_>, way: Way, level: usize) -> Type {
         let several = |shapes: &[Shape<'_>]| shapes.iter().map(|one| self.kind(one, way, level)).collect();
         match shape {
-            Shape::Any(None) => Type::atom("untyped"),
+            Shape::Any(None) => Type::atom(NOTATION.any),
             Shape::Any(Some(why)) => Type::atom(format!("untyped ({})", cut(why, NOTE_BYTES_MAX))),
             Shape::Never => Type::atom("bot"),
             Shape::Null => Type::atom("nil"),
@@ -58,8 +43,8 @@ impl Types<'_, '_> {
             Shape::Tuple { items, rest } => self.tuple(items, rest.as_deref(), way, level),
             Shape::Object(object) => self.object(object, way, level),
             Shape::Named(n) => Type::atom(self.named[*n].name.clone()),
-            Shape::OneOf(shapes) => union(several(shapes)),
-            Shape::AllOf(shapes) => intersection(several(shapes)),
+            Shape::OneOf(shapes) => NOTATION.union(several(shapes)),
+            Shape::AllOf(shapes) => NOTATION.intersection(several(shapes)),
         }
     }
 
@@ -95,13 +80,13 @@ impl Types<'_, '_> {
     fn further(&self, object: &Object<'_>, way: Way, level: usize) -> Option<String> {
         let mut types: Vec<_> = object.patterns.iter().map(|(_, one)| self.kind(one, way, level)).collect();
         match &object.further {
-            Further::Any => types.push(Type::atom("untyped")),
+            Further::Any => types.push(Type::atom(NOTATION.any)),
             Further::Of(shape) => types.push(self.kind(shape, way, level)),
             Further::None | Further::Unsaid => {}
         }
         let note = if object.patterns.is_empty() { String::new() } else { object.patterns_text() };
         let note = if note.is_empty() { note } else { format!(" ({note})") };
-        (!types.is_empty()).then(|| union(types).text + &note)
+        (!types.is_empty()).then(|| NOTATION.union(types).text + &note)
     }
 
     fn tuple(&self, items: &[(Shape<'_>, bool)], rest: Option<&Shape<'_>>, way: Way, level: usize) -> Type {
@@ -151,39 +136,4 @@ fn literal(value: &Value, way: Way, depth_left: usize) -> String {
             format!("{{ {} }}", entries.iter().map(entry).collect::<Vec<_>>().join(", "))
         }
     }
-}
-
-fn union(types: Vec<Type>) -> Type {
-    if let Some(any) = types.iter().find(|kind| kind.is_any()) {
-        return any.clone();
-    }
-    let mut types = without_doubles(types);
-    types.retain(|kind| kind.text != "bot");
-    match types.len() {
-        0 => Type::atom("bot"),
-        1 => types.remove(0),
-        _ => {
-            let texts: Vec<_> = types.into_iter().map(|kind| kind.text).collect();
-            Type { text: texts.join(" | "), is_union: true }
-        }
-    }
-}
-
-fn intersection(types: Vec<Type>) -> Type {
-    let any = types.iter().find(|kind| kind.is_any()).cloned();
-    let mut types = without_doubles(types);
-    types.retain(|kind| !kind.is_any());
-    match types.len() {
-        0 => any.unwrap_or_else(|| Type::atom("untyped")),
-        1 => types.remove(0),
-        _ => {
-            let text = |kind: Type| if kind.is_union { format!("({})", kind.text) } else { kind.text };
-            Type::atom(types.into_iter().map(text).collect::<Vec<_>>().join(" & "))
-        }
-    }
-}
-
-fn without_doubles(types: Vec<Type>) -> Vec<Type> {
-    let mut seen = std::collections::HashSet::new();
-    types.into_iter().filter(|kind| seen.insert(kind.text.clone())).collect()
 }

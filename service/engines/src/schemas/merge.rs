@@ -31,16 +31,12 @@ pub(crate) fn common<'a>(objects: &[Object<'a>]) -> Object<'a> {
         match members.get_mut(place) {
             None => members.push(member.clone()),
             Some(known) => {
-                let shapes = match &mut known.shape {
+                let mut shapes = match std::mem::replace(&mut known.shape, Shape::Never) {
                     Shape::OneOf(shapes) => shapes,
-                    shape => {
-                        let first = std::mem::replace(shape, Shape::OneOf(Vec::new()));
-                        let Shape::OneOf(shapes) = shape else { unreachable!("it was just put there") };
-                        shapes.push(first);
-                        shapes
-                    }
+                    shape => vec![shape],
                 };
                 shapes.push(member.shape.clone());
+                known.shape = Shape::OneOf(shapes);
                 if known.remark.is_empty() {
                     known.remark.clone_from(&member.remark);
                 }

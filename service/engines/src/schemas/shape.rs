@@ -70,6 +70,11 @@ impl Object<'_> {
         !self.patterns.is_empty() || matches!(self.further, Further::Any | Further::Of(_))
     }
 
+    /// Whether it says nothing of any member.
+    pub(crate) fn says_nothing(&self) -> bool {
+        self.members.is_empty() && matches!(self.further, Further::Unsaid)
+    }
+
     /// What the patterns of names say, in words.
     pub(crate) fn patterns_text(&self) -> String {
         let names: Vec<_> = self.patterns.iter().map(|(pattern, _)| *pattern).collect();

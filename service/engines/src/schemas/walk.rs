@@ -150,13 +150,9 @@ impl<'a> Walker<'a, '_, '_> {
         if self.is_spent() {
             return None;
         }
-        let named = self.met.into_iter().map(|Met { name, side, schema, state }| {
+        let named = std::mem::take(&mut self.met).into_iter().map(|Met { name, side, schema, state }| {
             let State::Done(shape) = state else { unreachable!("nothing waits any more") };
-            let remark = match self.detail.has_remarks {
-                true => self.remarks.of(schema).map(|text| cut(&text, REMARK_BYTES_MAX)),
-                false => None,
-            };
-            Named { name, side, remark: remark.unwrap_or_default(), shape }
+            Named { name, side, remark: self.remark(schema), shape }
         });
         Some(named.collect())
     }
@@ -164,6 +160,12 @@ impl<'a> Walker<'a, '_, '_> {
     /// Whether there is more than can be shown: the rest is not worth going through.
     fn is_spent(&self) -> bool {
         self.n_visits > VISITS_MAX || self.n_bytes > BYTES_MAX
+    }
+
+    /// What a schema says beside its shape; empty where that isn't shown.
+    fn remark(&self, schema: &Value) -> String {
+        let remark = if self.detail.has_remarks { self.remarks.of(schema) } else { None };
+        remark.map(|text| cut(&text, REMARK_BYTES_MAX)).unwrap_or_default()
     }
 
     fn root_of(&self, side: Side) -> &'a Value {
@@ -268,11 +270,7 @@ impl<'a> Walker<'a, '_, '_> {
             if self.is_spent() {
                 break;
             }
-            let remark = match self.detail.has_remarks {
-                true => self.remarks.of(property).map(|text| cut(&text, REMARK_BYTES_MAX)),
-                false => None,
-            };
-            let remark = remark.unwrap_or_default();
+            let remark = self.remark(property);
             self.n_bytes += remark.len() + name.len() + 8;
             let shape = self.shape(property, at);
             members.push(Member { name, remark, is_required: is_required.contains(name.as_str()), shape });
