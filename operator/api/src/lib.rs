@@ -13,7 +13,7 @@
 //! | `spec.pool` | whoever creates it; immutable |
 //! | `spec.desired` | the operator, and only to `Retiring` |
 //! | `spec.session` | the service, once |
-//! | `status.podName`, `podUid`, `nodeName`, conditions `Started` and `Finished` | the operator |
+//! | `status.podName`, `podUid`, `nodeName`, conditions `Started`, `Ending` and `Finished` | the operator |
 //! | `status.checks`, conditions `Ready`, `Assigned` and `Released` | the service |
 //!
 //! # The life of a sandbox
@@ -30,7 +30,8 @@
 //!    says that the service will never assign this pod again. It is also written unasked, when a
 //!    session has ended.
 //! 5. On `Released` the operator deletes the pod, and writes `Finished` with the reason when the pod
-//!    is terminal or gone. A pod that ended by itself gets `Finished` at once.
+//!    is terminal or gone. A pod that ended by itself gets `Finished` at once; one that somebody else told to
+//!    end gets `Ending` before.
 //! 6. A Sandbox that is finished and released is deleted by the operator; one that is finished and
 //!    not released is kept for some minutes, so that the service can read how it ended.
 //!
@@ -39,6 +40,7 @@
 pub mod conditions;
 pub mod crds;
 pub mod labels;
+pub mod pauses;
 pub mod pool;
 pub mod quantity;
 pub mod requests;

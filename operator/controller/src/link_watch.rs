@@ -9,12 +9,12 @@ use k8s_openapi::api::core::v1::Service;
 use kube::Api;
 use kube::runtime::WatchStreamExt;
 use kube::runtime::watcher::{self, Event, watcher};
+use seance_operator_api::pauses::WatchPauses;
 use tokio::sync::watch;
 use tokio::time::{MissedTickBehavior, interval};
 
 use crate::build::link::Link;
 use crate::context::LinkState;
-use crate::watch::Pauses;
 
 /// How often the file is looked at. A renewed certificate has a new CA long before it is needed.
 const FILE_PERIOD: Duration = Duration::from_secs(5);
@@ -71,7 +71,7 @@ fn set<T: PartialEq>(state: &watch::Sender<LinkState>, part: fn(&mut LinkState) 
 
 fn of_service(services: Api<Service>, name: String) -> impl Stream<Item = Result<Link, String>> {
     let config = watcher::Config::default().fields(&format!("metadata.name={name}"));
-    let events = watcher(services, config).backoff(Pauses::default());
+    let events = watcher(services, config).backoff(WatchPauses::default());
     events
         .scan(false, move |is_there, event| {
             let missing = || Some(Err(format!("there is no service {name}")));

@@ -3,15 +3,14 @@
 
 use std::fmt::Debug;
 use std::hash::Hash;
-use std::time::Duration;
 
 use futures::{SinkExt, StreamExt, channel::mpsc};
 use kube::core::DeserializeGuard;
 use kube::runtime::WatchStreamExt;
 use kube::runtime::reflector::{Lookup, ObjectRef, store::Writer};
-use kube::runtime::utils::Backoff;
-use kube::runtime::watcher::{self, DefaultBackoff, Event, watcher};
+use kube::runtime::watcher::{self, Event, watcher};
 use kube::{Api, Resource, ResourceExt};
+use seance_operator_api::pauses::WatchPauses;
 use seance_operator_api::{Sandbox, SandboxPool};
 use serde::de::DeserializeOwned;
 
@@ -66,28 +65,6 @@ impl Concerns {
     }
 }
 
-/// The longest pause of a watch that breaks.
-const PAUSE_MAX: Duration = Duration::from_secs(5);
-
-/// The pauses of a watch that breaks. Sandboxes wait for what it brings when the API server is back, and there
-/// are few watches: half a minute, as it is usual, would be long for nothing.
-#[derive(Default)]
-pub struct Pauses(DefaultBackoff);
-
-impl Iterator for Pauses {
-    type Item = Duration;
-
-    fn next(&mut self) -> Option<Duration> {
-        self.0.next().map(|pause| pause.min(PAUSE_MAX))
-    }
-}
-
-impl Backoff for Pauses {
-    fn reset(&mut self) {
-        self.0.reset();
-    }
-}
-
 /// Watches until it is dropped. `concerned` is asked after the store has the change; it is given
 /// `None` when the whole store was read anew.
 pub async fn watch<K>(
@@ -109,7 +86,7 @@ pub async fn watch<K>(
 {
     let kind = <K as Resource>::kind(&()).into_owned();
     loop {
-        let mut events = watcher(api.clone(), config.clone()).backoff(Pauses::default()).boxed();
+        let mut events = watcher(api.clone(), config.clone()).backoff(WatchPauses::default()).boxed();
         while let Some(event) = events.next().await {
             let event = match event {
                 Ok(event) => decoded(event),

@@ -1,25 +1,20 @@
 //! What the service reads and writes in the cluster: pools and Sandboxes of one namespace.
 
-use std::time::Duration;
-
 use async_trait::async_trait;
 use futures::stream::{BoxStream, StreamExt};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use kube::api::{Api, ObjectMeta, Patch, PatchParams, PostParams};
 use kube::core::{ApiResource, DynamicObject};
 use kube::runtime::WatchStreamExt as _;
-use kube::runtime::utils::Backoff;
-use kube::runtime::watcher::{self, DefaultBackoff, Event, watcher};
+use kube::runtime::watcher::{self, Event, watcher};
 use kube::{Client, Resource, ResourceExt};
 use seance_core::sandbox::BlockReason;
+use seance_operator_api::pauses::WatchPauses;
 use seance_operator_api::pool::Check;
 use seance_operator_api::sandbox::SessionRef;
 use seance_operator_api::{SERVICE, Sandbox, SandboxPool, SandboxSpec, labels};
 use serde::de::DeserializeOwned;
 use serde_json::json;
-
-/// The longest pause before an API server that is away is tried again.
-pub(super) const AWAY_PAUSE_MAX: Duration = Duration::from_secs(5);
 
 /// What changed in the cluster. After a watch had to begin anew come all objects, and then which
 /// there are.
@@ -169,25 +164,6 @@ fn error(error: kube::Error) -> ClusterError {
     }
 }
 
-/// The pauses of a watch that breaks. Callers wait for what it brings when the API server is back, and one
-/// service has two watches: half a minute, as it is usual, would be long for nothing.
-#[derive(Default)]
-struct Pauses(DefaultBackoff);
-
-impl Iterator for Pauses {
-    type Item = Duration;
-
-    fn next(&mut self) -> Option<Duration> {
-        self.0.next().map(|pause| pause.min(AWAY_PAUSE_MAX))
-    }
-}
-
-impl Backoff for Pauses {
-    fn reset(&mut self) {
-        self.0.reset();
-    }
-}
-
 /// The objects of one kind: each that is new, gone, or there when the watch had to begin anew. They
 /// are read one by one, so that one that can't be read stops no watch. (kube's own guard for that
 /// loses all numbers where serde_json keeps them in full.)
@@ -204,7 +180,7 @@ where
     let resource = ApiResource::erase::<K>(&());
     let objects: Api<DynamicObject> = Api::namespaced_with(api.into_client(), &namespace, &resource);
     let mut listed = Vec::new();
-    watcher(objects, watcher::Config::default()).backoff(Pauses::default()).filter_map(move |event| {
+    watcher(objects, watcher::Config::default()).backoff(WatchPauses::default()).filter_map(move |event| {
         let change = match event {
             Ok(Event::Init) => {
                 listed.clear();

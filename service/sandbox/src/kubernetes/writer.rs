@@ -7,10 +7,11 @@ use std::time::Duration;
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use k8s_openapi::jiff::Timestamp;
+use seance_operator_api::pauses::AWAY_PAUSE_MAX;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 
-use super::cluster::{AWAY_PAUSE_MAX, Cluster, ClusterError};
+use super::cluster::{Cluster, ClusterError};
 use super::desired::{ToWrite, to_write};
 use super::world::World;
 
