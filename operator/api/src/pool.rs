@@ -393,6 +393,11 @@ pub struct SandboxPoolStatus {
 }
 
 impl SandboxPool {
+    /// Whether the operator has acted on it as it is.
+    pub fn is_acted_on(&self) -> bool {
+        self.status.as_ref().and_then(|status| status.observed_generation) == self.metadata.generation
+    }
+
     /// What is so of it; nothing before anybody has told.
     pub fn conditions(&self) -> &[Condition] {
         self.status.as_ref().map(|status| status.conditions.as_slice()).unwrap_or_default()

@@ -1,10 +1,11 @@
 //! `Sandbox`: one pod, and where the operator and the service tell each other about it.
 
-use kube::{CustomResource, KubeSchema};
+use kube::{CustomResource, KubeSchema, ResourceExt as _};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::conditions::{self, Condition, Time};
+use crate::labels;
 use crate::pool::Check;
 
 /// One pod that serves at most one session in its life.
@@ -99,6 +100,11 @@ pub struct SandboxStatus {
 }
 
 impl Sandbox {
+    /// Whether it was made because a caller waits.
+    pub fn is_cold(&self) -> bool {
+        self.labels().get(labels::ORIGIN).is_some_and(|origin| origin == labels::ORIGIN_COLD)
+    }
+
     /// What is so of it; nothing before anybody has told.
     pub fn conditions(&self) -> &[Condition] {
         self.status.as_ref().map(|status| status.conditions.as_slice()).unwrap_or_default()

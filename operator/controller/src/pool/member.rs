@@ -55,13 +55,12 @@ fn state(sandbox: &Sandbox, is_asked: bool, now: i64) -> State {
         || is_true(conditions, condition_type::RELEASED)
         || is_true(conditions, condition_type::ENDING)
         || sandbox.metadata.deletion_timestamp.is_some();
-    let is_cold = sandbox.labels().get(labels::ORIGIN).is_some_and(|origin| origin == labels::ORIGIN_COLD);
     match since(condition_type::READY) {
         _ if is_going => State::Retiring,
-        Some(ready) if is_cold && now - ready < COLD_SECONDS => {
+        Some(ready) if sandbox.is_cold() && now - ready < COLD_SECONDS => {
             State::Cold { until: Some(ready + COLD_SECONDS) }
         }
-        None if is_cold => State::Cold { until: None },
+        None if sandbox.is_cold() => State::Cold { until: None },
         Some(_) => State::Warm,
         None => State::Starting { running_since: waiting_since(sandbox, now) },
     }

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use seance_core::sandbox::{BlockReason, ClaimError};
-use seance_operator_api::{Sandbox, SandboxPool};
+use seance_operator_api::Sandbox;
 use tokio::time::Instant;
 
 use super::cold::{OnTheirWay, is_starting};
@@ -69,11 +69,6 @@ impl Outlook {
             }
         }
     }
-}
-
-/// Whether the operator has acted on the pool as it is.
-fn is_acted_on(pool: &SandboxPool) -> bool {
-    pool.status.as_ref().and_then(|status| status.observed_generation) == pool.metadata.generation
 }
 
 /// Tells those in line where they stand, and ends what waits for nothing, for ever.
@@ -140,7 +135,7 @@ impl Inner {
                 None => {}
             }
             // What stands in the way was made of another template: the operator has yet to make one of this.
-            outlook.is_hopeful |= self.pools.get(pool).is_some_and(|pool| !is_acted_on(pool));
+            outlook.is_hopeful |= self.pools.get(pool).is_some_and(|pool| !pool.is_acted_on());
             if let Some(ends) = self.early_ends.get(pool).filter(|ends| ends.is_pause(now)) {
                 outlook.block.get_or_insert(ends.error());
             }

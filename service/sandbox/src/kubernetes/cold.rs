@@ -6,7 +6,7 @@ use std::time::Duration;
 use seance_core::sandbox::ClaimError;
 use seance_operator_api::pool::ColdStart;
 use seance_operator_api::sandbox::{Desired, condition_type};
-use seance_operator_api::{Sandbox, is_true, labels};
+use seance_operator_api::{Sandbox, is_true};
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 
@@ -28,9 +28,8 @@ pub(super) struct OnTheirWay {
 
 impl OnTheirWay {
     pub(super) fn add(&mut self, sandbox: &Sandbox) {
-        let origin = sandbox.metadata.labels.as_ref().and_then(|labels| labels.get(labels::ORIGIN));
         self.n += 1;
-        self.n_cold += usize::from(origin.is_some_and(|origin| origin == labels::ORIGIN_COLD));
+        self.n_cold += usize::from(sandbox.is_cold());
     }
 }
 
@@ -41,9 +40,9 @@ impl Inner {
         for name in self.pools.keys() {
             let mut on_their_way = OnTheirWay::default();
             let of_pool = self.sandboxes.values().filter(|sandbox| sandbox.spec.pool == *name);
-            of_pool
-                .filter(|sandbox| is_starting(self, sandbox))
-                .for_each(|sandbox| on_their_way.add(sandbox));
+            for sandbox in of_pool.filter(|sandbox| is_starting(self, sandbox)) {
+                on_their_way.add(sandbox);
+            }
             wanted.extend(std::iter::repeat_n(name.clone(), self.n_to_make(name, on_their_way)));
         }
         wanted

@@ -6,7 +6,7 @@ use anyhow::{Context as _, Result, bail, ensure};
 use kube::ResourceExt as _;
 use kube::api::DynamicObject;
 use kube::runtime::wait::await_condition;
-use seance_operator_api::{env, labels};
+use seance_operator_api::env;
 use serde_json::{Value, json};
 
 use super::counts::Proven;
@@ -83,10 +83,7 @@ async fn cold_open(world: &World, memory: u64) -> Result<(String, f64, Option<f6
     let after = Proven::read(&world.place).await?;
     let sandbox =
         world.place.sandbox_of(&session).await?.context("no Sandbox has a session that was opened cold")?;
-    ensure!(
-        sandbox.labels().get(labels::ORIGIN).is_some_and(|origin| origin == labels::ORIGIN_COLD),
-        "the open was warm"
-    );
+    ensure!(sandbox.is_cold(), "the open was warm");
     let node =
         sandbox.status.and_then(|status| status.node_name).context("a Sandbox doesn't name its node")?;
     world.caller.close(&session).await?;

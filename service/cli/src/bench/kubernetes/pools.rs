@@ -71,7 +71,7 @@ pub fn readiness(pool: &SandboxPool) -> Readiness {
         return Readiness::Never(text);
     }
     let status = pool.status.clone().unwrap_or_default();
-    if status.observed_generation != pool.metadata.generation {
+    if !pool.is_acted_on() {
         return Readiness::NotYet(format!("pool {name}: the operator has not looked at it yet"));
     }
     let Some(ready) = condition(&status.conditions, condition_type::READY) else {
