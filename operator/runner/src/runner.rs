@@ -135,7 +135,7 @@ struct Runner {
     session_deadline: Option<Instant>,
     epoch: u64,
     active: Option<Active>,
-    /// The host of the last program: killed, and not reaped yet.
+    /// The host of the last program: killed by [`Self::tidy`], and not reaped yet.
     dying: Option<HostProcess>,
     /// A program has ended, and what it left is seen to at the latest then.
     untidy: Option<Instant>,
@@ -293,7 +293,7 @@ impl Runner {
             Some(attach_response::Frame::StopProgram(stop)) => self.stop(stop.program),
             Some(attach_response::Frame::Ack(ack)) => {
                 self.outbox.acknowledge(ack.number);
-                if self.untidy.is_some() && self.outbox.is_acknowledged() {
+                if self.outbox.is_acknowledged() {
                     self.tidy();
                 }
             }
@@ -381,9 +381,7 @@ impl Runner {
 
     fn start_queued(&mut self) {
         let Some(execute) = self.queued.take() else { return };
-        if self.untidy.is_some() {
-            self.tidy();
-        }
+        self.tidy();
         let Some((host, engine_version)) = self.spare.take() else {
             if self.spare.is_hopeless() {
                 self.last_program = execute.program - 1;
@@ -438,11 +436,13 @@ impl Runner {
         self.outbox.push_unnumbered(attach_request::Frame::Refused(refused));
     }
 
-    /// Ends what an ended program left, and has the next host made. Taking a host's memory down and
+    /// Ends what an ended program left, once, and has the next host made. Taking a host's memory down and
     /// making another take the processor for longer than a small program: so the end is told before,
     /// and where the service has it in its log, that is done too.
     fn tidy(&mut self) {
-        self.untidy = None;
+        if self.untidy.take().is_none() {
+            return;
+        }
         if let Some(dying) = &self.dying {
             dying.kill();
         }

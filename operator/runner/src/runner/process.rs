@@ -215,7 +215,12 @@ impl HostProcess {
                 }
             }
             if is_over {
-                match self.drain() {
+                let drained = self.drain();
+                if !matches!(drained, Drained::Nothing) {
+                    // One that has left something is killed before the rest is read, so that this has an end.
+                    self.kill();
+                }
+                match drained {
                     Drained::Event(event) => return event,
                     Drained::Frames => continue,
                     Drained::Nothing => return self.ended.clone().map_or(Event::Silent, Event::Exited),
@@ -285,19 +290,12 @@ impl HostProcess {
         }
     }
 
-    /// Reads what a host that has ended or was dismissed left in its socket and pipes. Nothing waits
-    /// here, and it comes to an end: one that has left something is killed before the rest is read.
+    /// Reads a piece of what a host that has ended or was dismissed left in its socket and pipes. Nothing
+    /// waits here.
     fn drain(&mut self) -> Drained {
-        let (pid, is_there) = (self.pid, self.ended.is_none());
-        let stop = || {
-            if is_there {
-                kill_group(pid);
-            }
-        };
         if let Some(socket) = &self.socket {
             match read_now(socket.as_fd(), &mut self.scratch) {
                 Some(n) => {
-                    stop();
                     self.decoder.extend(&self.scratch[..n]);
                     return Drained::Frames;
                 }
@@ -310,7 +308,6 @@ impl HostProcess {
             let Some(open) = pipe else { continue };
             match read_now(open.as_fd(), &mut self.scratch) {
                 Some(n) => {
-                    stop();
                     return Drained::Event(Event::Output(source, Bytes::copy_from_slice(&self.scratch[..n])));
                 }
                 None => *pipe = None,
