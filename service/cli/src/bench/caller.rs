@@ -17,10 +17,6 @@ use crate::client::Client;
 /// Calls of tools that one session may make.
 const CALLS_MAX: u64 = 100_000;
 
-/// Between programs of a session, where they don't come at once: a model takes longer than that to write
-/// one. The next host is ready by then, and processors have gone to sleep.
-pub const PAUSE: Duration = Duration::from_millis(10);
-
 /// When a tool was called.
 pub type Calls = Arc<Mutex<Vec<Instant>>>;
 

@@ -11,7 +11,7 @@ use seance_core::ids::SessionId;
 use seance_sandbox::local::{SandboxState, SandboxStatus};
 use tokio::task::JoinSet;
 
-use super::caller::{Calls, PAUSE, intervals, loop_of, tick};
+use super::caller::{Calls, intervals, loop_of, tick};
 use super::floors::Floors;
 use super::process;
 use super::report::{Effort, Figure, Group, millis};
@@ -133,6 +133,10 @@ pub async fn until_warm(world: &World) {
         tokio::time::sleep(Duration::from_millis(1)).await;
     }
 }
+
+/// Between programs that don't come at once: a model takes longer than that to write one. The next host is
+/// ready by then, and processors have gone to sleep.
+const PAUSE: Duration = Duration::from_millis(10);
 
 async fn next_program(world: &World, floors: &Floors, effort: Effort) -> Result<Vec<Figure>> {
     let session = world.caller.open(&[]).await?;

@@ -18,9 +18,8 @@ use super::batch::{
     Batch, CatalogKey, Facts, Known, NewCatalog, RequestKey, Totals, request_key, state_of_number,
 };
 use super::files::Lock;
-use super::log;
 use super::sweep::Forget;
-use super::tables;
+use super::{log, tables};
 use crate::codec::{decode_record, failed};
 use crate::rules::{CatalogTotals, Head, Staged};
 
