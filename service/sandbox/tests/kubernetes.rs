@@ -126,13 +126,19 @@ impl Guest {
     }
 }
 
+/// One pool, one pod, and the session that has it.
+async fn claimed() -> (World, Runner, Guest) {
+    let world = World::new().await;
+    world.add_pool("small", |_| {}).await;
+    let runner = world.pod(1, "small", world.link());
+    let guest = Guest::claim(&world.backend).await;
+    (world, runner, guest)
+}
+
 /// One pool, one pod, one program, one tool call; then the end, proven by the runner's goodbye.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_runner_dials_in_serves_one_session_and_says_goodbye() {
-    let world = World::new().await;
-    world.add_pool("small", |_| {}).await;
-    let mut runner = world.pod(1, "small", world.link());
-    let mut guest = Guest::claim(&world.backend).await;
+    let (world, mut runner, mut guest) = claimed().await;
     assert_eq!(Some(guest.claimed.id), sandbox_id(&uid(1)));
     assert_eq!(guest.value(1, "return 1 + 1").await, "2");
     assert_eq!(guest.value(2, "return await tools.call('echo', {a: [1]})").await, r#"{"a":[1]}"#);
@@ -246,10 +252,7 @@ async fn a_program_goes_on_while_the_service_restarts() {
 /// How a pod ended reaches the session as a typed reason, with what the operator says of it.
 #[tokio::test(flavor = "multi_thread")]
 async fn the_end_of_a_pod_reaches_its_session() {
-    let world = World::new().await;
-    world.add_pool("small", |_| {}).await;
-    let mut runner = world.pod(1, "small", world.link());
-    let mut guest = Guest::claim(&world.backend).await;
+    let (world, mut runner, mut guest) = claimed().await;
     runner.child.kill().unwrap();
     runner.ended().await;
     let message = "the limit of 512Mi was reached";
@@ -264,10 +267,7 @@ async fn the_end_of_a_pod_reaches_its_session() {
 /// isn't waited for: who waits is told the reason when the link breaks.
 #[tokio::test(flavor = "multi_thread")]
 async fn the_end_of_a_pod_that_was_told_to_end_is_told_when_its_link_breaks() {
-    let world = World::new().await;
-    world.add_pool("small", |_| {}).await;
-    let mut runner = world.pod(1, "small", world.link());
-    let mut guest = Guest::claim(&world.backend).await;
+    let (world, mut runner, mut guest) = claimed().await;
     let why = "Eviction API: evicting";
     world.objects.say("sandbox-1", condition_type::ENDING, "True", reason::finished::DRAINED, why);
     assert_eq!(guest.value(1, "return 7").await, "7");

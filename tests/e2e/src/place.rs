@@ -21,7 +21,7 @@ use crate::{collect, helm, wait};
 
 mod seen;
 
-pub use seen::metric;
+pub use seen::{has_ended, metric};
 
 /// The release's name, which its objects' names begin with.
 pub const RELEASE: &str = "seance";

@@ -104,7 +104,7 @@ impl Place {
         let is_its = |pod: &&Pod| {
             pod.labels().get(labels::SESSION).map(String::as_str) == Some(session)
                 && pod.metadata.deletion_timestamp.is_none()
-                && !pod.status.as_ref().and_then(|status| status.phase.as_deref()).is_some_and(has_ended)
+                && !has_ended(pod)
         };
         let wanted = |pods: &[Pod]| pods.iter().find(is_its).cloned();
         wait::until(&self.theirs(), "a pod has the session's label", SOON, wanted, |pod: &Pod| {
@@ -159,9 +159,10 @@ pub fn metric(text: &str, name: &str) -> Option<f64> {
     values.fold(None, |sum, value| Some(sum.unwrap_or(0.0) + value))
 }
 
-/// Whether a pod of this phase runs nothing any more. One that failed stays until its session has let go of it.
-fn has_ended(phase: &str) -> bool {
-    matches!(phase, "Failed" | "Succeeded")
+/// Whether a pod runs nothing any more. One that failed stays until its session has let go of it.
+pub fn has_ended(pod: &Pod) -> bool {
+    let phase = pod.status.as_ref().and_then(|status| status.phase.as_deref());
+    matches!(phase, Some("Succeeded" | "Failed"))
 }
 
 #[cfg(test)]

@@ -10,7 +10,7 @@ use kube::{Api, ResourceExt};
 use seance_operator_api::{SandboxPool, condition, labels};
 use serde_json::{Value, json};
 
-use crate::place::{Place, READY_WITHIN, RELEASE, TENANTS};
+use crate::place::{Place, READY_WITHIN, RELEASE, TENANTS, has_ended};
 use crate::wait;
 
 /// Policies take a moment to hold, and checks are made every few seconds.
@@ -106,8 +106,7 @@ async fn dialled_from_a_sandbox(place: &Place, addresses: &[String]) -> anyhow::
     pods.create(&PostParams::default(), &dialler).await.context("making a pod that dials")?;
     let ended = |pods: &[Pod]| {
         let pod = pods.iter().find(|pod| pod.name_any() == "dialler")?;
-        let phase = pod.status.as_ref()?.phase.as_deref()?;
-        matches!(phase, "Succeeded" | "Failed").then_some(())
+        has_ended(pod).then_some(())
     };
     wait::until(&pods, "everything was dialled", READY_WITHIN, ended, |pod: &Pod| pod.name_any()).await?;
     let log = pods.logs("dialler", &LogParams::default()).await.context("reading what came of dialling")?;
