@@ -401,3 +401,38 @@ async fn a_hundred_hostile_runners_leave_memory_flat_and_others_alone() {
     assert!(slowest < Duration::from_secs(2), "the honest session waited for {slowest:?}");
     attacks.shutdown().await;
 }
+
+/// Runners that make the service write all the time keep nobody's close waiting.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_end_is_written_before_what_nobody_waits_for() {
+    const OTHERS: u32 = 20;
+    const WRITES_MAX: usize = 8;
+    let world = world(OTHERS + 1).await;
+    let (_client, claimed) = busy(&world, 1, session(1)).await;
+    world.objects.until("sandbox-1", condition_type::ASSIGNED, "True", reason::assigned::SESSION).await;
+    let mut others = Vec::new();
+    for pod in 2..=OTHERS + 1 {
+        let other = dial(&world, Credential::of_pod(pod)).await.unwrap();
+        other.report_closed().await;
+        world
+            .objects
+            .until(&format!("sandbox-{pod}"), condition_type::READY, "True", reason::ready::SERVING)
+            .await;
+        others.push(other);
+    }
+    world.objects.hold(true);
+    let n_before = world.objects.asked().len();
+    for other in &others {
+        other.report_open().await;
+    }
+    // As many as are written at one time have come, and all others wait.
+    world.objects.until_that(|objects| objects.asked().len() == n_before + WRITES_MAX).await;
+    let n_held = world.objects.asked().len();
+    let mut ending = claimed.handle.end(EndReason::Released, DEADLINE);
+    assert!(futures::poll!(&mut ending).is_pending(), "nothing has proven it");
+    world.objects.hold(false);
+    // Those that are written at one time come in any order.
+    world.objects.until_that(|objects| objects.asked().len() >= n_held + WRITES_MAX).await;
+    let next = &world.objects.asked()[n_held..n_held + WRITES_MAX];
+    assert!(next.iter().any(|name| name == "sandbox-1"), "{next:?}");
+}

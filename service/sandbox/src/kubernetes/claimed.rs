@@ -298,15 +298,16 @@ impl SandboxHandle for Handle {
         }
         let mut inner = self.world.lock();
         let runner = inner.runners.get_mut(&id);
-        let name = runner.map(|runner| {
+        let (name, said_goodbye) = runner.map_or_else(Default::default, |runner| {
             runner.is_unproven = true;
-            runner.sandbox.clone()
+            (runner.sandbox.clone(), runner.said_goodbye)
         });
-        let name = name.unwrap_or_default();
-        let message = format!(
-            "the deletion of Sandbox {name} was asked for {within:?} ago, and neither its runner nor its pod \
-             is known to have ended"
-        );
+        let missing = if said_goodbye {
+            "its runner has ended, and the cluster has not taken the deletion yet"
+        } else {
+            "neither its runner nor its pod is known to have ended"
+        };
+        let message = format!("the end of Sandbox {name} was asked for {within:?} ago; {missing}");
         Err(EndUnproven { message })
     }
 

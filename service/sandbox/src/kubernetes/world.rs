@@ -4,11 +4,12 @@
 //! what is to be written to the cluster is computed from it by `desired`, again and again until it is
 //! seen there.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
+use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use indexmap::IndexSet;
 use seance_core::ids::{SandboxId, TenantId};
 use seance_core::sandbox::{ClaimError, EndReason, QueuePosition, SandboxEnd};
 use seance_operator_api::pool::{CheckName, SandboxPool};
@@ -54,8 +55,8 @@ pub(super) struct Inner {
     warm: BTreeMap<String, VecDeque<SandboxId>>,
     pub(super) queue: Queue,
     pub(super) waiting: HashMap<Place, Waiting>,
-    /// Sandboxes whose written state may not be what it should be.
-    pub(super) dirty: BTreeSet<String>,
+    /// Sandboxes whose written state may not be what it should be, the one for the longest first.
+    pub(super) dirty: IndexSet<String>,
     /// Whether something listens at a target, as the service itself found.
     pub(super) listens: HashMap<SocketAddr, bool>,
     /// The engines' versions, as runners of each pool said last.
@@ -160,7 +161,7 @@ impl World {
             warm: BTreeMap::new(),
             queue: Queue::new(config.claim_queue_max, config.claim_queue_tenant_max),
             waiting: HashMap::new(),
-            dirty: BTreeSet::new(),
+            dirty: IndexSet::new(),
             listens: HashMap::new(),
             versions: HashMap::new(),
             create_errors: HashMap::new(),
@@ -315,7 +316,7 @@ impl Inner {
     }
 
     fn sandbox_gone(&mut self, name: &str) {
-        self.dirty.remove(name);
+        self.dirty.shift_remove(name);
         self.blocked_since.remove(name);
         let Some(sandbox) = self.sandboxes.remove(name) else { return };
         let Some(pod) = pod_of(&sandbox) else { return };
@@ -499,6 +500,14 @@ impl Inner {
         runner.link.shut_down();
         runner.link.end(end);
         self.dirty.insert(runner.sandbox.clone());
+    }
+
+    /// Whether a Sandbox's end is awaited, and not written yet.
+    pub(super) fn is_ending(&self, name: &str) -> bool {
+        let Some(sandbox) = self.sandboxes.get(name) else { return false };
+        let runner = pod_of(sandbox).and_then(|id| self.runners.get(&id));
+        runner.is_some_and(|runner| matches!(runner.phase, Phase::Over { .. }))
+            && !is_true(sandbox.conditions(), condition_type::RELEASED)
     }
 
     /// Whether the end of a sandbox is proven: its runner said so or its pod is terminal or gone, and

@@ -74,18 +74,20 @@ impl Writer {
             self.later.remove(&name);
             inner.dirty.insert(name);
         }
-        let names: Vec<_> = inner
+        let mut names: Vec<_> = inner
             .dirty
             .iter()
             .filter(|name| !self.busy.contains(*name))
             .filter(|name| self.later.get(*name).is_none_or(|(_, is_pause)| !is_pause))
             .cloned()
             .collect();
+        // Callers wait until an end is written; nobody waits for anything else.
+        names.sort_by_key(|name| !inner.is_ending(name));
         for name in names {
             if self.writes.len() >= WRITES_MAX {
                 break;
             }
-            inner.dirty.remove(&name);
+            inner.dirty.shift_remove(&name);
             let to_write = to_write(&inner, &name, Time(Timestamp::now()));
             if to_write != ToWrite::default() {
                 self.busy.insert(name.clone());

@@ -41,6 +41,10 @@ pub struct Objects {
     /// While it is, every request fails.
     is_away: Mutex<bool>,
     n_writes: Mutex<usize>,
+    /// While it is, a write of a status waits.
+    is_held: watch::Sender<bool>,
+    /// The Sandboxes whose status was to be written, in the order of the requests.
+    asked: Mutex<Vec<String>>,
 }
 
 impl Objects {
@@ -129,6 +133,16 @@ impl Objects {
 
     pub fn set_away(&self, is_away: bool) {
         *self.is_away.lock().unwrap() = is_away;
+    }
+
+    /// While writes are held they come in, and wait.
+    pub fn hold(&self, is_held: bool) {
+        self.is_held.send_replace(is_held);
+    }
+
+    /// The Sandboxes whose status was to be written, in the order of the requests.
+    pub fn asked(&self) -> Vec<String> {
+        self.asked.lock().unwrap().clone()
     }
 
     pub fn n_writes(&self) -> usize {
@@ -226,6 +240,9 @@ impl Cluster for Objects {
         conditions: Vec<Condition>,
         checks: Vec<Check>,
     ) -> Result<(), ClusterError> {
+        self.asked.lock().unwrap().push(name.to_owned());
+        self.changed.send_modify(|n| *n += 1);
+        self.is_held.subscribe().wait_for(|is_held| !is_held).await.expect("the sender is borrowed");
         self.write()?;
         let mut sandbox = self.get(name).ok_or(ClusterError::Gone)?;
         conditions.into_iter().for_each(|said| put_condition(&mut sandbox, said));
