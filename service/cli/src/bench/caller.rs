@@ -6,16 +6,20 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail};
 use proto::execute_response::Message;
+use seance_core::reasons;
 use seance_proto::v1alpha1 as proto;
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 use tokio_stream::wrappers::ReceiverStream;
 
 use super::report::millis;
-use crate::client::Client;
+use crate::client::{Client, reason};
 
 /// Calls of tools that one session may make.
 const CALLS_MAX: u64 = 100_000;
+
+/// Closes of one session, each of which waits for the proof of its end.
+const CLOSES_MAX: usize = 12;
 
 /// When a tool was called.
 pub type Calls = Arc<Mutex<Vec<Instant>>>;
@@ -60,9 +64,15 @@ impl Caller {
         Ok(session.context("no session was opened")?.session_id)
     }
 
-    /// Closes a session.
+    /// Closes a session. An end that is not proven in time is asked for again, as its remedy says.
     pub async fn close(&self, session: &str) -> Result<()> {
         let request = proto::CloseRequest { session_id: session.to_owned(), ..Default::default() };
+        for _ in 1..CLOSES_MAX {
+            match self.client.sessions.clone().close(request.clone()).await {
+                Err(status) if reason(&status) == Some(reasons::CLEANUP_UNPROVEN) => {}
+                closed => return Ok(closed.map(drop)?),
+            }
+        }
         self.client.sessions.clone().close(request).await?;
         Ok(())
     }
