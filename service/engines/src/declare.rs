@@ -79,6 +79,8 @@ struct Declared {
     types: String,
     tool: String,
     names: HashSet<String>,
+    /// Whether its description is in it.
+    is_described: bool,
 }
 
 impl Declarations {
@@ -98,7 +100,7 @@ impl Declarations {
             let mut declared = declare(dialect, tool, &alias.alias, &taken)?;
             let extra = (declared.types.len() + declared.tool.len()).saturating_sub(short.len());
             if extra > left {
-                declared = Declared::short(short);
+                declared = Declared::short(short, false);
             } else {
                 left -= extra;
             }
@@ -115,11 +117,24 @@ impl Declarations {
         let tools: String = self.tools.iter().map(|declared| declared.tool.as_str()).collect();
         format!("{head}{types}{begin}{tools}{end}")
     }
+
+    /// Each tool by itself, with its types, and described, in the catalog's order.
+    pub(crate) fn each(&self, catalog: &Catalog) -> Vec<String> {
+        let described = |(tool, declared): (&Tool, &Declared)| {
+            let text = format!("{}{}", declared.types, declared.tool);
+            if declared.is_described {
+                text
+            } else {
+                format!("{}\n{text}", tool.description).trim().to_owned()
+            }
+        };
+        catalog.tools().iter().zip(&self.tools).map(described).collect()
+    }
 }
 
 impl Declared {
-    fn short(tool: String) -> Self {
-        Self { types: String::new(), tool, names: HashSet::new() }
+    fn short(tool: String, is_described: bool) -> Self {
+        Self { types: String::new(), tool, names: HashSet::new(), is_described }
     }
 }
 
@@ -138,11 +153,11 @@ fn declare(
         let mut types = String::new();
         let tool = dialect.tool(&documented, &shapes, &mut names, &mut types);
         if types.len() + tool.len() <= TOOL_BYTES_MAX {
-            return Ok(Declared { types, tool, names: names.into_used() });
+            return Ok(Declared { types, tool, names: names.into_used(), is_described: true });
         }
     }
     let doc = cut(&format!("{} {TOO_LARGE}", tool.description), DOC_BYTES_MAX);
-    Ok(Declared::short(dialect.short(alias, &doc)))
+    Ok(Declared::short(dialect.short(alias, &doc), true))
 }
 
 fn parse(tool: &Tool, which: &'static str, schema: &Option<String>) -> Result<Value, Error> {

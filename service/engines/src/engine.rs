@@ -4,11 +4,12 @@
 //! has, and an engine of this table that it doesn't have is unavailable there.
 
 use seance_core::catalog::Catalog;
+use seance_core::link::GuestTool;
 use seance_core::value;
 
 use crate::declare::{Declarations, Dialect};
 use crate::names::{self, Alias, NameError};
-use crate::{javascript, python, ruby};
+use crate::{javascript, prompt, python, ruby};
 
 /// All engines, in the order people see.
 pub const ALL: &[Engine] = &[
@@ -70,7 +71,8 @@ enum Guest {
 /// What to tell a model about an engine and a catalog.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Description {
-    /// How to write programs, for a system prompt. Ends with the declarations.
+    /// How to write programs, for a system prompt. Ends with the declarations, or with the tools' names
+    /// where the declarations take more than 64 KiB.
     pub instructions: String,
     /// The tools' declarations alone.
     pub declarations: String,
@@ -118,6 +120,21 @@ impl Engine {
         }
     }
 
+    /// The tools as programs see them in `ALL_TOOLS`, in the catalog's order. In Ruby a description is the
+    /// whole signature (F12); in other languages it is the declaration where a prompt has no room for it,
+    /// so that programs can look for what they need and read how to call it.
+    pub fn guest_tools(&self, catalog: &Catalog) -> Result<Vec<GuestTool>, Error> {
+        let aliases = self.names(catalog)?;
+        let declarations = self.declarations(catalog, &aliases)?;
+        let is_shown = self.guest == Guest::Ruby || prompt::is_over(&declarations.text());
+        let descriptions = match is_shown {
+            true => declarations.each(catalog),
+            false => catalog.tools().iter().map(|tool| tool.description.clone()).collect(),
+        };
+        let tools = aliases.into_iter().zip(descriptions);
+        Ok(tools.map(|(Alias { name, alias }, description)| GuestTool { name, alias, description }).collect())
+    }
+
     fn declarations(&self, catalog: &Catalog, aliases: &[Alias]) -> Result<Declarations, Error> {
         let dialect: &dyn Dialect = match self.guest {
             Guest::JavaScript => &javascript::TypeScript,
@@ -149,9 +166,11 @@ impl Engine {
         let is_on = |name: &str| options.iter().any(|option| option.as_ref() == name);
         let waits = is_on(WAIT_ON_DEADLOCK.name);
         let instructions = match self.guest {
-            Guest::JavaScript => javascript::instructions(&javascript::LISTING.text(&declarations), is_on),
-            Guest::Python => python::instructions(&python::LISTING.text(&declarations), waits),
-            Guest::Ruby => ruby::instructions(&ruby::LISTING.text(&declarations), waits),
+            Guest::JavaScript => {
+                javascript::instructions(&javascript::LISTING.text(&declarations, &aliases), is_on)
+            }
+            Guest::Python => python::instructions(&python::LISTING.text(&declarations, &aliases), waits),
+            Guest::Ruby => ruby::instructions(&ruby::LISTING.text(&declarations, &aliases), waits),
         };
         Ok(Description { instructions, declarations, aliases })
     }

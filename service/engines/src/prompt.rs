@@ -1,5 +1,12 @@
 //! What the instructions of all languages share: how programs run, and which tools there are.
 
+use crate::names::Alias;
+
+/// The most that a prompt has of declarations, in bytes: about 16,000 tokens. Past it, it lists names.
+const DECLARATIONS_BYTES_MAX: usize = 64 * 1024;
+/// The most that a prompt has of names, in bytes.
+const NAMES_BYTES_MAX: usize = 64 * 1024;
+
 /// How a session runs programs.
 pub(crate) const RUNNING: &str = "\
 Running programs
@@ -28,12 +35,48 @@ pub(crate) struct Listing<'a> {
     pub before: &'a str,
     /// What stands after them.
     pub after: &'a str,
+    /// An expression that finds tools by a word.
+    pub search: &'a str,
 }
 
 impl Listing<'_> {
-    /// The tools, after what holds for all catalogs, so that a cache of prompts holds.
-    pub(crate) fn text(&self, declarations: &str) -> String {
-        let Self { fence, before, after } = self;
-        format!("```{fence}\n{before}{declarations}{after}```\n")
+    /// The tools as far as there is room. The text depends on the catalog alone and begins with what
+    /// holds for all catalogs, so that a cache of prompts holds.
+    pub(crate) fn text(&self, declarations: &str, aliases: &[Alias]) -> String {
+        let Self { fence, before, after, search } = self;
+        if !is_over(declarations) {
+            return format!("```{fence}\n{before}{declarations}{after}```\n");
+        }
+        let surface = format!("{}{after}", before.trim_end_matches('\n'));
+        let surface = surface.trim_matches('\n');
+        let surface = match surface {
+            "" => String::new(),
+            surface => format!("```{fence}\n{surface}\n```\n\n"),
+        };
+        format!(
+            "{surface}There are {} tools, too many to show how each is called. The `description` of an entry of \
+             `ALL_TOOLS` says that. Look for what you need first, in a program of its own if need be: \
+             `{search}`. The names:\n\n{}\n",
+            aliases.len(),
+            names(aliases),
+        )
     }
+}
+
+/// Whether declarations are more than a prompt shows.
+pub(crate) fn is_over(declarations: &str) -> bool {
+    declarations.len() > DECLARATIONS_BYTES_MAX
+}
+
+/// The names in the catalog's order, as far as there is room.
+fn names(aliases: &[Alias]) -> String {
+    let mut text = String::new();
+    for (n, Alias { alias, .. }) in aliases.iter().enumerate() {
+        if text.len() + alias.len() > NAMES_BYTES_MAX {
+            return format!("{text}, and {} more in `ALL_TOOLS`", aliases.len() - n);
+        }
+        text += if n == 0 { "" } else { ", " };
+        text += alias;
+    }
+    text
 }

@@ -363,6 +363,10 @@ async fn engines_are_listed_and_described() {
     let mut engines = EnginesClient::new(service.channel());
     let list = engines.list(proto::ListEnginesRequest {}).await.unwrap().into_inner().engines;
     assert!(list[0].available && list[0].name == "javascript" && list[0].version == "0.16.2");
+    for engine in &list[1..] {
+        assert!(!engine.available && engine.version.is_empty(), "{engine:?}");
+        assert_eq!(engine.unavailable_reason, "no sandbox of this service has it");
+    }
     let request = proto::DescribeRequest {
         engine: "javascript".to_owned(),
         catalog: support::catalog("look-up"),
@@ -399,6 +403,32 @@ async fn engines_are_listed_and_described() {
     assert_eq!(reason(&engines.describe(unknown).await.unwrap_err()), "ENGINE_NOT_FOUND");
     let option = proto::DescribeRequest { engine_options: vec!["fast".to_owned()], ..request };
     assert_eq!(reason(&engines.describe(option).await.unwrap_err()), "UNSUPPORTED");
+}
+
+/// An engine that no sandbox has is described all the same, and refused by name before a record exists.
+#[tokio::test]
+async fn an_engine_without_a_sandbox_is_refused_before_a_record_exists() {
+    let Bench { service, mut sessions, .. } = bench().await;
+    let mut engines = EnginesClient::new(service.channel());
+    for (engine, shown) in [("python", "async def look_up("), ("ruby", "def tools.look_up(")] {
+        let n_sessions = async |sessions: &mut SessionsClient<Channel>| {
+            sessions.list(proto::ListRequest::default()).await.unwrap().into_inner().sessions.len()
+        };
+        let before = n_sessions(&mut sessions).await;
+        let open = proto::OpenRequest { engine: engine.to_owned(), ..Default::default() };
+        let refused = sessions.open(open).await.unwrap_err();
+        assert_eq!(reason(&refused), "ENGINE_UNAVAILABLE");
+        let message = format!("the {engine} engine is unavailable here: no sandbox of this service has it");
+        assert!(refused.message().contains(&message), "{refused}");
+        assert_eq!(n_sessions(&mut sessions).await, before);
+        let request = proto::DescribeRequest {
+            engine: engine.to_owned(),
+            catalog: support::catalog("look-up"),
+            ..Default::default()
+        };
+        let described = engines.describe(request).await.unwrap().into_inner();
+        assert!(described.declarations.contains(shown), "{}", described.declarations);
+    }
 }
 
 #[tokio::test]

@@ -68,24 +68,15 @@ impl Sessions {
     }
 
     fn check_engine(&self, name: &str) -> Result<(), Error> {
-        let known = seance_engines::by_name(name).is_some();
-        let status = self.inner.backend.engines().into_iter().find(|status| status.name == name);
-        match (known, status.map(|status| status.version)) {
-            (true, Some(Ok(_))) => Ok(()),
-            (true, Some(Err(why))) => {
-                let message = format!("the {name} engine is unavailable here: {why}");
-                Err(Error::invalid(reasons::ENGINE_UNAVAILABLE, "engine", message))
-            }
-            (true, None) => {
-                let message = format!("the {name} engine is unavailable here: no sandbox has it");
-                Err(Error::invalid(reasons::ENGINE_UNAVAILABLE, "engine", message))
-            }
-            (false, _) => {
-                let message =
-                    format!("there is no engine {:?}; Engines.List tells which there are", shortened(name));
-                Err(Error::invalid(reasons::ENGINE_NOT_FOUND, "engine", message))
-            }
+        if seance_engines::by_name(name).is_none() {
+            let message =
+                format!("there is no engine {:?}; Engines.List tells which there are", shortened(name));
+            return Err(Error::invalid(reasons::ENGINE_NOT_FOUND, "engine", message));
         }
+        self.engine_version(name).map(drop).map_err(|why| {
+            let message = format!("the {name} engine is unavailable here: {why}");
+            Error::invalid(reasons::ENGINE_UNAVAILABLE, "engine", message)
+        })
     }
 
     pub(crate) async fn checked_run(
@@ -182,6 +173,8 @@ fn source_name(language: &str) -> String {
     let ending = match language {
         "typescript" => "ts",
         "javascript" => "js",
+        "python" => "py",
+        "ruby" => "rb",
         other => other,
     };
     format!("program.{ending}")

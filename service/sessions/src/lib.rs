@@ -13,6 +13,7 @@ mod claim;
 mod commit;
 mod environment;
 mod error;
+mod guest_tools;
 mod log;
 mod metrics;
 mod observe;

@@ -9,8 +9,10 @@ use seance_core::ids::{CatalogDigest, TenantId};
 use seance_core::link::GuestTool;
 use seance_core::reasons;
 use seance_core::store::{DoneRequest, SessionStore};
+use seance_engines::Engine;
 
 use crate::error::Error;
+use crate::guest_tools::GuestTools;
 use crate::requests::CatalogSource;
 
 /// A catalog that programs can use.
@@ -24,6 +26,7 @@ pub(crate) struct Prepared {
 pub(crate) struct Preparer {
     pub(crate) store: Arc<dyn SessionStore>,
     pub(crate) catalogs: Catalogs,
+    pub(crate) guest_tools: GuestTools,
 }
 
 impl Preparer {
@@ -76,25 +79,41 @@ impl Preparer {
     }
 
     async fn check(&self, engine: &str, catalog: &Arc<Catalog>) -> Result<Arc<Prepared>, Error> {
-        let names = seance_engines::by_name(engine)
-            .ok_or_else(|| {
-                Error::invalid(reasons::ENGINE_NOT_FOUND, "engine", format!("there is no engine {engine:?}"))
-            })?
-            .names(catalog)
-            .map_err(|error| Error::invalid(reasons::CATALOG_NAME_CLASH, "catalog", error.to_string()))?;
+        let engine = seance_engines::by_name(engine).ok_or_else(|| {
+            Error::invalid(reasons::ENGINE_NOT_FOUND, "engine", format!("there is no engine {engine:?}"))
+        })?;
         let digest = catalog.digest();
+        let kept = self.guest_tools.get(engine.name, &digest);
+        if kept.is_none() {
+            engine.names(catalog).map_err(seance_engines::Error::from).map_err(refused)?;
+        }
         let compiled = self.compile(&digest, catalog).await?;
-        let tools = catalog
-            .tools()
-            .iter()
-            .zip(names)
-            .map(|(tool, alias)| GuestTool {
-                name: tool.name.clone(),
-                alias: alias.alias,
-                description: tool.description.clone(),
-            })
-            .collect();
+        let tools = match kept {
+            Some(tools) => tools,
+            None => self.named(engine, &digest, catalog).await?,
+        };
         Ok(Arc::new(Prepared { digest, compiled, tools }))
+    }
+
+    /// The tools as programs of an engine see them. A catalog of thousands takes milliseconds.
+    async fn named(
+        &self,
+        engine: &'static Engine,
+        digest: &CatalogDigest,
+        catalog: &Arc<Catalog>,
+    ) -> Result<Arc<[GuestTool]>, Error> {
+        let catalog = catalog.clone();
+        let naming = tokio::task::spawn_blocking(move || engine.guest_tools(&catalog));
+        let tools = match naming.await {
+            Ok(tools) => Arc::from(tools.map_err(refused)?),
+            Err(error) => match error.try_into_panic() {
+                Ok(panic) => std::panic::resume_unwind(panic),
+                // The runtime is going down, and this future with it.
+                Err(_) => std::future::pending().await,
+            },
+        };
+        self.guest_tools.keep(engine.name, digest, &tools);
+        Ok(tools)
     }
 
     async fn compile(
@@ -107,6 +126,16 @@ impl Preparer {
             .await
             .map_err(|error| Error::invalid(reasons::INVALID_CATALOG, "catalog", error.to_string()))
     }
+}
+
+/// A catalog that a language can't have.
+fn refused(error: seance_engines::Error) -> Error {
+    let reason = match error {
+        seance_engines::Error::Name(_) => reasons::CATALOG_NAME_CLASH,
+        seance_engines::Error::Schema { .. } => reasons::INVALID_CATALOG,
+        seance_engines::Error::UnknownOption { .. } => reasons::UNSUPPORTED,
+    };
+    Error::invalid(reason, "catalog", error.to_string())
 }
 
 /// A catalog that breaks its own rules.

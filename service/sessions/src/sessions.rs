@@ -33,6 +33,7 @@ use opening::Created;
 
 use crate::environment::{Environment, SystemEnvironment};
 use crate::error::Error;
+use crate::guest_tools::GuestTools;
 use crate::log::{Follower, Reader};
 use crate::metrics::Metrics;
 use crate::observe::{OUTPUT_TOKENS_DEFAULT, Observation, ObserveOptions, Observed, Observer, cursor};
@@ -123,7 +124,11 @@ impl Sessions {
             let source = Box::new(source);
             Error::Store(seance_core::store::Error::Failed { doing: "registering metrics", source })
         })?;
-        let preparer = Preparer { store: store.clone(), catalogs: Catalogs::default() };
+        let preparer = Preparer {
+            store: store.clone(),
+            catalogs: Catalogs::default(),
+            guest_tools: GuestTools::default(),
+        };
         let inner = Arc::new(Inner {
             config,
             store,
@@ -438,6 +443,13 @@ impl Sessions {
     /// The providers of all sessions.
     pub fn providers(&self) -> &Providers {
         &self.inner.providers
+    }
+
+    /// The version of an engine's interpreter here, or why sessions can't have the engine: the sandbox
+    /// backend's word, which is the only one on that.
+    pub fn engine_version(&self, name: &str) -> Result<String, String> {
+        let status = self.inner.backend.engines().into_iter().find(|status| status.name == name);
+        status.map_or_else(|| Err("no sandbox of this service has it".to_owned()), |status| status.version)
     }
 
     /// The sandbox backend.

@@ -68,7 +68,12 @@ declare class ToolError extends Error {
 ";
 
 /// How tools are shown.
-pub(crate) const LISTING: Listing<'_> = Listing { fence: "typescript", before: SURFACE, after: "" };
+pub(crate) const LISTING: Listing<'_> = Listing {
+    fence: "typescript",
+    before: SURFACE,
+    after: "",
+    search: "ALL_TOOLS.filter(({ name, description }) => /user/i.test(name + description))",
+};
 
 /// The instructions with this list of tools and these options.
 pub(crate) fn instructions(tools: &str, is_on: impl Fn(&str) -> bool) -> String {

@@ -58,7 +58,12 @@ def finish(value: Any = None) -> Never: ...
 ";
 
 /// How tools are shown.
-pub(crate) const LISTING: Listing<'_> = Listing { fence: "python", before: "", after: SURFACE };
+pub(crate) const LISTING: Listing<'_> = Listing {
+    fence: "python",
+    before: "",
+    after: SURFACE,
+    search: "[tool for tool in ALL_TOOLS if \"user\" in (tool[\"name\"] + tool[\"description\"]).lower()]",
+};
 
 /// The instructions with this list of tools.
 pub(crate) fn instructions(tools: &str, waits_on_deadlock: bool) -> String {

@@ -18,7 +18,7 @@ are exact.
 - A failed call raises a `ToolError` with `message`, `code`, `tool`, `call` and `retryable`; rescue it to go on.
 - Names: characters other than letters, digits and `_` are `_` here, and a name that every object in Ruby \
 has, or that begins with a digit, has `tool_` in front. `tools.call(name, arguments)` takes the name in either \
-form. `ALL_TOOLS` lists all tools, each a hash with \"name\" and \"description\".
+form. `ALL_TOOLS` lists all tools, each a hash with \"name\" and \"description\", which is as below.
 
 Showing and returning
 - `puts` and `p` show text as usual; `text(value)` appends a value as `to_s` has it, without a line end.
@@ -36,7 +36,12 @@ The language
 ";
 
 /// How tools are shown.
-pub(crate) const LISTING: Listing<'_> = Listing { fence: "ruby", before: "", after: "" };
+pub(crate) const LISTING: Listing<'_> = Listing {
+    fence: "ruby",
+    before: "",
+    after: "",
+    search: "ALL_TOOLS.select { |tool| tool.values.join.match?(/user/i) }",
+};
 
 /// The instructions with this list of tools.
 pub(crate) fn instructions(tools: &str, waits_on_deadlock: bool) -> String {

@@ -62,13 +62,8 @@ impl engines_server::Engines for Api {
         &self,
         _: Request<proto::ListEnginesRequest>,
     ) -> Result<Response<proto::ListEnginesResponse>, Status> {
-        let statuses = self.sessions.backend().engines();
         let engines = seance_engines::ALL.iter().map(|engine| {
-            let version = statuses.iter().find(|status| status.name == engine.name);
-            let version = version.map_or_else(
-                || Err("no sandbox of this service has it".to_owned()),
-                |status| status.version.clone(),
-            );
+            let version = self.sessions.engine_version(engine.name);
             proto::Engine {
                 name: engine.name.to_owned(),
                 available: version.is_ok(),

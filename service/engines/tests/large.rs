@@ -1,10 +1,10 @@
-//! What holds of any catalog in every language: the same text each time, within its bounds, whatever
-//! schemas say.
+//! Catalogs too large for a prompt (G1), and what holds of any catalog: the same text each time, within
+//! its bounds, whatever schemas say.
 
 mod common;
 
 use common::cases::hostile;
-use common::random;
+use common::{random, tool};
 use proptest::prelude::*;
 use seance_core::catalog::{Catalog, Tool};
 use seance_engines::{ALL, Engine};
@@ -16,7 +16,7 @@ fn engine(name: &str) -> &'static Engine {
     seance_engines::by_name(name).unwrap()
 }
 
-fn tables(n_tools: usize) -> Catalog {
+fn large(n_tools: usize) -> Catalog {
     let schema = json!({"type": "object", "required": ["id"], "properties": {
         "id": {"type": "integer", "description": "Which one.", "minimum": 1},
         "filter": {"type": "object", "properties": {"tag": {"type": "string"}}}}});
@@ -35,25 +35,71 @@ fn every_engine_is_tested_here() {
     }
 }
 
+#[test]
+fn a_large_catalog_is_listed_by_name_and_described_to_programs() {
+    for name in ENGINES {
+        let catalog = large(1_000);
+        let described = engine(name).describe::<&str>(&catalog, &[]).unwrap();
+        assert!(described.declarations.len() > 64 * 1024, "{name}");
+        let text = &described.instructions;
+        assert!(text.len() < 32 * 1024, "{name}: {}", text.len());
+        assert!(text.contains("There are 1000 tools, too many to show"), "{text}");
+        assert!(text.ends_with("read_998, read_999\n") && text.contains("read_0, read_1, read_2"), "{text}");
+        assert!(text.contains("ALL_TOOLS.") || text.contains("in ALL_TOOLS if"), "{text}");
+        let tools = engine(name).guest_tools(&catalog).unwrap();
+        let seen = &tools[7];
+        assert_eq!((seen.name.as_str(), seen.alias.as_str()), ("read-7", "read_7"));
+        for part in ["Reads table 7 of the warehouse.", "read_7(", "Which one. (", "minimum 1"] {
+            assert!(seen.description.contains(part), "{name}: {part} is missing from {}", seen.description);
+        }
+    }
+}
+
+/// F11, F12.
+#[test]
+fn a_small_catalog_is_shown_in_the_prompt() {
+    for name in ENGINES {
+        let catalog = large(3);
+        let described = engine(name).describe::<&str>(&catalog, &[]).unwrap();
+        assert!(described.instructions.contains(&described.declarations), "{name}");
+        let tools = engine(name).guest_tools(&catalog).unwrap();
+        let is_plain = tools[1].description == "Reads table 1 of the warehouse.";
+        assert_eq!(is_plain, name != "ruby", "{}", tools[1].description);
+        assert!(is_plain || tools[1].description.contains("def tools.read_1(id:, filter: nil); end"));
+    }
+}
+
 /// A cache of prompts holds: the same catalog has the same text, and one more tool changes nothing that
 /// stands before the tools.
 #[test]
 fn the_text_is_stable() {
     for name in ENGINES {
-        for n_tools in [3, 200] {
-            let text = |n: usize| engine(name).describe::<&str>(&tables(n), &[]).unwrap().instructions;
+        for n_tools in [3, 1_000] {
+            let text = |n: usize| engine(name).describe::<&str>(&large(n), &[]).unwrap().instructions;
             let (one, more) = (text(n_tools), text(n_tools + 1));
             assert_eq!(one, text(n_tools), "{name}");
             let same = one.bytes().zip(more.bytes()).take_while(|(a, b)| a == b).count();
-            let tools = one.find("\n```").unwrap();
+            let tools = ["There are 1", "\n```"].iter().find_map(|mark| one.find(mark)).unwrap();
             assert!(same > tools, "{name}: the texts differ from byte {same}, the tools begin at {tools}");
         }
     }
 }
 
+/// More names than a prompt has room for are left to the programs.
+#[test]
+fn names_take_no_more_than_their_budget() {
+    let tools = (0..4_096).map(|n| tool(&format!("{}{n:05}", "n".repeat(123)))).collect();
+    let catalog = Catalog::new(tools).unwrap();
+    for name in ENGINES {
+        let text = engine(name).describe::<&str>(&catalog, &[]).unwrap().instructions;
+        assert!(text.len() < 72 * 1024 && text.contains(" more in `ALL_TOOLS`"), "{name}: {}", text.len());
+        assert_eq!(engine(name).guest_tools(&catalog).unwrap().len(), 4_096);
+    }
+}
+
 #[test]
 fn instructions_mention_only_what_a_language_has() {
-    let catalog = tables(1);
+    let catalog = large(1);
     for (name, has, lacks) in [
         (
             "python",
