@@ -1,8 +1,10 @@
 //! Hosts: the processes that interpret one program each, and the warm parent they are forked from.
 
 pub mod channel;
+pub mod engine;
 pub mod javascript;
 pub mod parent;
+pub mod python;
 
 /// Ends the process at once. Nothing of an interpreter is taken down: the kernel does that, and no
 /// code of a program can run any more.

@@ -82,7 +82,7 @@ pub fn run(config: Config) -> Result<(), Error> {
         tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(Error::Process)?;
     runtime.block_on(async {
         prepare_process()?;
-        let Config { dialer, host_command, isolation } = config;
+        let Config { dialer, engine, isolation } = config;
         // Nothing but the service and the pod's end are an order to end: a handler that does
         // nothing takes the place of the signal's own way. Without one, a signal ends us.
         let _ignored = match &dialer {
@@ -91,7 +91,7 @@ pub fn run(config: Config) -> Result<(), Error> {
         };
         let isolation = isolation.map(Isolation::new);
         // The first host starts before there is anything it must not see.
-        let spare = first_host(host_command).await?;
+        let spare = first_host(engine).await?;
         Runner::new(spare, Link::new(dialer), isolation).serve().await
     })
 }
@@ -105,8 +105,8 @@ fn prepare_process() -> Result<(), Error> {
     if failed { Err(Error::Process(std::io::Error::last_os_error())) } else { Ok(()) }
 }
 
-async fn first_host(command: Vec<std::ffi::OsString>) -> Result<Spare, Error> {
-    let mut spare = Spare::new(command);
+async fn first_host(engine: crate::hosts::engine::Engine) -> Result<Spare, Error> {
+    let mut spare = Spare::new(engine);
     while spare.version().is_none() {
         if let Some(exited) = spare.next_change().await
             && spare.is_hopeless()
@@ -184,7 +184,9 @@ impl Runner {
     /// Who we are, and on a reconnect where we stand.
     fn hello(&self) -> Hello {
         let version = self.spare.version().unwrap_or_default();
-        let engine = |language: &str| Engine { language: language.to_owned(), version: version.to_owned() };
+        let offered = self.spare.engine();
+        let engine =
+            |language: &&str| Engine { language: (*language).to_owned(), version: version.to_owned() };
         let resume = self.was_linked.then(|| Resume {
             session_id: self.session.clone().unwrap_or_default(),
             program: self.active.as_ref().map_or(0, |active| active.program),
@@ -196,8 +198,8 @@ impl Runner {
         Hello {
             version_min: LINK_VERSION_MIN,
             version_max: LINK_VERSION,
-            engines: vec![engine("javascript"), engine("typescript")],
-            confinement_parts: crate::hosts::javascript::confinement(),
+            engines: offered.languages.iter().map(engine).collect(),
+            confinement_parts: offered.confinement.clone(),
             resume,
         }
     }

@@ -6,6 +6,7 @@
 //!
 //! Fit for one's own agents, not for tenants of a shared service: programs share this kernel.
 
+mod engines;
 mod launch;
 mod output;
 mod pool;
@@ -20,8 +21,10 @@ use seance_core::sandbox::{ClaimError, ClaimRequest, Claimed, EngineStatus, Sand
 use tokio::time::Instant;
 
 use crate::confine::{Missing, Program, probe};
+use engines::Engine;
 use launch::Launcher;
 use pool::Pool;
+use sandbox::Sandbox;
 
 /// How sandboxes are made.
 #[derive(Debug, Clone)]
@@ -29,11 +32,13 @@ pub struct Config {
     /// The service's own binary, which is started again as each sandbox's keeper: followed by
     /// [`crate::confine::INIT_COMMAND`].
     pub init: Program,
-    /// The runner: followed by `runner --link-fd N --self-exe PATH`.
+    /// The runner: followed by `runner --link-fd N --self-exe PATH`, and `--python PATH` for that engine.
     pub runner: Program,
     /// Whether programs are confined.
     pub confinement: Confinement,
-    /// Runners kept ready, at most `max_sandboxes`.
+    /// Whether Python is offered, with the interpreter of this machine.
+    pub python: bool,
+    /// Runners kept ready, at most `max_sandboxes`: so many for JavaScript, and one for each other engine.
     pub warm: usize,
     /// Sandboxes at one time, warm ones included. Claims over it wait.
     pub max_sandboxes: usize,
@@ -53,6 +58,7 @@ impl Config {
             init: program.clone(),
             runner: program,
             confinement: Confinement::Required,
+            python: true,
             warm: 2,
             max_sandboxes: 64,
             memory_bytes_max: 4096 << 20,
@@ -94,26 +100,35 @@ pub struct LocalBackend {
 }
 
 impl LocalBackend {
-    /// Checks the confinement, starts a first runner to learn the engines, and warms up.
+    /// Checks the confinement, starts a first runner of each engine to learn its version, and warms up.
+    /// Without JavaScript there is no backend; any other engine may be unavailable.
     pub async fn start(config: Config) -> Result<Self, StartError> {
         let confinement = confinement(&config).await?;
         let runner_error = |error: std::io::Error| StartError::Runner { message: error.to_string() };
         let launcher = Launcher::new(&config).map_err(runner_error)?;
         let pool = Pool::new(&config, launcher);
-        let first = match pool.start_one().await {
+        let first = match pool.start_one(&Arc::new(Engine::javascript())).await {
             Ok(first) => first,
             Err(message) => {
                 pool.shut_down(config.start_timeout).await;
                 return Err(StartError::Runner { message });
             }
         };
-        let engine = |(name, version): &(String, String)| EngineStatus {
-            name: name.clone(),
-            version: Ok(version.clone()),
-        };
-        let engines = first.engines.iter().map(engine).collect();
-        pool.keep(first);
-        pool.warm_up();
+        let mut engines = statuses(&first);
+        let mut ready = vec![first];
+        if config.python {
+            match first_python(&pool).await {
+                Ok(first) => {
+                    engines.extend(statuses(&first));
+                    ready.push(first);
+                }
+                Err(why) => {
+                    tracing::warn!(why, "the python engine is unavailable");
+                    engines.push(EngineStatus { name: "python".to_owned(), version: Err(why) });
+                }
+            }
+        }
+        pool.warm_up(ready);
         Ok(Self { pool, confinement, engines })
     }
 
@@ -127,6 +142,24 @@ impl Drop for LocalBackend {
     fn drop(&mut self) {
         self.pool.stop();
     }
+}
+
+/// A sandbox for this machine's Python, or why there is none and what to do.
+async fn first_python(pool: &Pool) -> Result<Sandbox, String> {
+    let found = tokio::task::spawn_blocking(Engine::python).await;
+    let python = found.expect("looking for it doesn't panic and is never aborted")?;
+    let interpreter = python.interpreter.display().to_string();
+    let first = pool.start_one(&Arc::new(python)).await;
+    first.map_err(|error| format!("{interpreter} does not work in a sandbox: {error}"))
+}
+
+/// What a runner says it can run.
+fn statuses(sandbox: &Sandbox) -> Vec<EngineStatus> {
+    let status = |(name, version): &(String, String)| EngineStatus {
+        name: name.clone(),
+        version: Ok(version.clone()),
+    };
+    sandbox.engines.iter().map(status).collect()
 }
 
 /// A sandbox that exists.
@@ -185,8 +218,10 @@ impl SandboxBackend for LocalBackend {
     }
 
     async fn claim(&self, request: ClaimRequest) -> Result<Claimed, ClaimError> {
-        let Some(engine) = self.engines.iter().find(|engine| engine.name == request.engine) else {
-            let message = format!("the runner has no engine {:?}", request.engine);
+        let status = self.engines.iter().find(|engine| engine.name == request.engine);
+        let version = status.and_then(|engine| engine.version.clone().ok());
+        let (Some(engine), Some(version)) = (self.pool.engine(&request.engine), version) else {
+            let message = format!("there is no engine {:?} here", request.engine);
             let remedy = "Engines.List tells which there are".to_owned();
             return Err(ClaimError::Unavailable { message, remedy });
         };
@@ -197,8 +232,7 @@ impl SandboxBackend for LocalBackend {
             let remedy = "lower memory_bytes or raise the service's limit".to_owned();
             return Err(ClaimError::Unavailable { message, remedy });
         }
-        let version = engine.version.clone().unwrap_or_default();
-        let sandbox = self.pool.claim(request.wait, &request.position, Instant::now()).await?;
+        let sandbox = self.pool.claim(&engine, request.wait, &request.position, Instant::now()).await?;
         let limited = sandbox.limit_memory(request.memory_bytes);
         limited.map_err(|error| ClaimError::StartFailed { message: error.to_string() })?;
         Ok(sandbox.into_claimed(version))

@@ -305,7 +305,7 @@ async fn a_hundred_runners_that_read_nothing_leave_memory_flat_and_others_alone(
                 let result = Ok(text.clone());
                 ToRunner::CallResult { program, call, result }
             });
-            for frame in std::iter::once(testee::program(program, "")).chain(results) {
+            for frame in std::iter::once(testee::program("javascript", program, "")).chain(results) {
                 // It waits for good once the budget is used up.
                 let sent = claimed.sender.send(Addressed { epoch: Epoch(1), frame }).await;
                 sent.expect("the link is there");

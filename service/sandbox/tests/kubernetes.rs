@@ -81,7 +81,7 @@ impl Guest {
     }
 
     async fn execute(&self, program: u64, source: &str) {
-        self.send(testee::program(ProgramNumber(program), source)).await;
+        self.send(testee::program("javascript", ProgramNumber(program), source)).await;
     }
 
     async fn answer(&self, program: ProgramNumber, call: u64, value: &str) {

@@ -22,7 +22,7 @@
 
 mod brackets;
 mod calls;
-mod confine;
+pub(super) mod confine;
 mod enums;
 mod erase;
 mod errors;
@@ -37,6 +37,7 @@ mod raw;
 mod run;
 mod source;
 
+use std::ffi::OsString;
 use std::process::ExitCode;
 use std::rc::Rc;
 
@@ -44,6 +45,7 @@ use rquickjs::{Context, Function, Object, Persistent, Promise, Runtime, Value, c
 use seance_proto::host::v1alpha1::{Ready, Start, from_host, to_host};
 
 use crate::hosts::channel::{self, Channel};
+use crate::hosts::engine::Engine;
 use crate::hosts::parent;
 use host::{Host, Store};
 
@@ -80,8 +82,15 @@ pub fn host_main() -> ExitCode {
     ExitCode::FAILURE
 }
 
+/// The engine whose warm parent this program is, or another one with it under these words of its own.
+pub fn engine(mut command: Vec<OsString>) -> Engine {
+    command.push("host-javascript".into());
+    let languages = &["javascript", "typescript"];
+    Engine { languages, command, stack_bytes: STACK_BYTES, confinement: confinement() }
+}
+
 /// The names of what confines a host on this kernel.
-pub fn confinement() -> Vec<String> {
+fn confinement() -> Vec<String> {
     let mut names = vec!["no_new_privs", "rlimits", "seccomp"];
     if confine::has_landlock() {
         names.push("landlock");

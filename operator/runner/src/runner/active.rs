@@ -21,8 +21,8 @@ const MEMORY_RESERVE_BYTES: u64 = 64 * 1024 * 1024;
 const PENDING_CALLS_MAX: u64 = 65_536;
 /// Answered calls that are told of on a reconnect.
 const ANSWERED_MAX: usize = 16_384;
-/// A host has one thread; more is none of ours.
-const THREADS_MAX: u64 = 8;
+/// Threads of a program, of which JavaScript has one.
+const THREADS_MAX: u64 = 64;
 
 /// A running program.
 pub struct Active {

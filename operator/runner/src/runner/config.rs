@@ -3,7 +3,10 @@
 use std::ffi::{OsStr, OsString};
 use std::net::SocketAddr;
 use std::os::fd::{FromRawFd, OwnedFd, RawFd};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
+
+use crate::hosts::engine::Engine;
+use crate::hosts::{javascript, python};
 
 /// The most forbidden ways out that a runner tries.
 const TARGETS_MAX: usize = 64;
@@ -17,6 +20,9 @@ pub enum Error {
     /// An argument lacks its value, or the value is not of its kind.
     #[error("argument {0} needs a proper value")]
     Value(&'static str),
+    /// The filters of Python hosts can't be made for this machine.
+    #[error("confining Python hosts")]
+    Python(#[source] Box<dyn std::error::Error + Send + Sync>),
     /// There is no way to the service.
     #[error("one of the arguments is missing: --link-fd")]
     NoLink,
@@ -35,8 +41,8 @@ pub enum Error {
 pub struct Config {
     /// How the service is reached.
     pub dialer: Dialer,
-    /// The program that a host is, and the arguments before its mode.
-    pub host_command: Vec<OsString>,
+    /// The engine that it offers.
+    pub engine: Engine,
     /// What is looked at before and while it serves; nothing where the service made the sandbox itself.
     pub isolation: Option<Isolation>,
 }
@@ -73,18 +79,27 @@ pub struct Isolation {
 }
 
 impl Config {
-    /// Reads `--link-fd N [--self-exe PATH] [--host-prefix ARGUMENT]...`.
+    /// Reads `--link-fd N [--python PATH] [--self-exe PATH] [--host-prefix ARGUMENT]...`.
     ///
+    /// With an interpreter's path the engine is Python, else JavaScript.
     /// The warm parent of hosts is started as `PATH ARGUMENT... host-javascript`; without a path it is this very
     /// program. A binary that has the runner under a command of its own gives that as prefixes.
     pub fn from_args(args: impl Iterator<Item = OsString>) -> Result<Self, Error> {
-        let mut link = None;
-        let host_command = host_command(args, |arg, args| match arg {
-            "--link-fd" => fd(args.next().as_deref()).map(|fd| link = Some(fd)).map(|()| true),
-            _ => Ok(false),
+        let (mut link, mut interpreter) = (None, None);
+        let host_command = host_command(args, |arg, args| {
+            match arg {
+                "--link-fd" => link = Some(fd(args.next().as_deref())?),
+                "--python" => interpreter = Some(args.next().ok_or(Error::Value("--python"))?),
+                _ => return Ok(false),
+            }
+            Ok(true)
         })?;
         let link = link.ok_or(Error::NoLink)?;
-        Ok(Self { dialer: Dialer::Inherited(link), host_command, isolation: None })
+        let engine = match interpreter {
+            Some(path) => python::engine(Path::new(&path)).map_err(Error::Python)?,
+            None => javascript::engine(host_command),
+        };
+        Ok(Self { dialer: Dialer::Inherited(link), engine, isolation: None })
     }
 
     /// Reads `[--self-exe PATH] [--host-prefix ARGUMENT]...` and what a pod's environment says:
@@ -112,7 +127,8 @@ impl Config {
             targets: targets(&environment("SEANCE_ISOLATION_CHECKS").unwrap_or_default())?,
             accepts_no_pids_limit: environment("SEANCE_ACCEPT_NO_PIDS_LIMIT").as_deref() == Some("true"),
         };
-        Ok(Self { dialer: Dialer::Network(network), host_command, isolation: Some(isolation) })
+        let engine = javascript::engine(host_command);
+        Ok(Self { dialer: Dialer::Network(network), engine, isolation: Some(isolation) })
     }
 }
 

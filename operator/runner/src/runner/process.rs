@@ -2,7 +2,6 @@
 //! how it ended.
 
 use std::collections::VecDeque;
-use std::ffi::OsString;
 use std::io::{self, Read};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::os::unix::process::CommandExt;
@@ -20,7 +19,7 @@ use tokio::net::UnixStream;
 use tokio::net::unix::pipe::Receiver;
 
 use crate::hosts::channel::HOST_SOCKET_FD;
-use crate::hosts::javascript::STACK_BYTES;
+use crate::hosts::engine::Engine;
 use crate::hosts::parent;
 
 const READ_BYTES: usize = 64 * 1024;
@@ -97,19 +96,20 @@ impl HostProcess {
         Ok(Requested { socket, stdout, stderr })
     }
 
-    /// Executes the warm parent by `command` and its mode: an empty environment, nothing on standard
-    /// input, its socket at [`HOST_SOCKET_FD`] and no other descriptor, a session of its own, and
+    /// Executes the warm parent of an engine: an empty environment, nothing on standard input, its socket at [`HOST_SOCKET_FD`] and no other descriptor, a session of its own, and
     /// death with the runner.
-    pub fn spawn(command: &[OsString]) -> io::Result<Self> {
+    pub fn spawn(engine: &Engine) -> io::Result<Self> {
         let (ours, theirs) = std::os::unix::net::UnixStream::pair()?;
-        let [program, prefix @ ..] = command else { return Err(io::ErrorKind::InvalidInput.into()) };
+        let [program, arguments @ ..] = engine.command.as_slice() else {
+            return Err(io::ErrorKind::InvalidInput.into());
+        };
         let mut command = Command::new(program);
-        command.args(prefix).arg("host-javascript").env_clear();
+        command.args(arguments).env_clear();
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
         let socket = theirs.as_raw_fd();
-        let parent = std::process::id();
+        let (parent, stack_bytes) = (std::process::id(), engine.stack_bytes);
         // SAFETY: `prepare` only makes system calls, so it is fit for between fork and exec.
-        unsafe { command.pre_exec(move || prepare(socket, parent)) };
+        unsafe { command.pre_exec(move || prepare(socket, parent, stack_bytes)) };
         let mut child = command.spawn()?;
         let pid = Pid::from_raw(child.id() as i32);
         // From here on the process is ours to kill and reap; `Child` does neither when dropped.
@@ -369,12 +369,12 @@ fn is_readable(fd: BorrowedFd<'_>) -> bool {
 }
 
 /// Runs in the child between fork and exec.
-fn prepare(socket: RawFd, parent: u32) -> io::Result<()> {
+fn prepare(socket: RawFd, parent: u32, stack_bytes: u64) -> io::Result<()> {
     // SAFETY: plain system calls on numbers, allowed between fork and exec.
     unsafe {
         let mut stack = std::mem::zeroed::<libc::rlimit>();
         check(libc::getrlimit(libc::RLIMIT_STACK, &mut stack))?;
-        stack.rlim_cur = STACK_BYTES.min(stack.rlim_max);
+        stack.rlim_cur = stack_bytes.min(stack.rlim_max);
         check(libc::setrlimit(libc::RLIMIT_STACK, &stack))?;
         check(libc::setsid())?;
         check(libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL))?;

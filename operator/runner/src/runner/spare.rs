@@ -1,12 +1,13 @@
 //! The host that is ready before it is needed, and the warm parent that it is forked from.
 
-use std::ffi::OsString;
 use std::time::Duration;
 
 use nix::unistd::Pid;
 use seance_proto::host::v1alpha1::from_host;
 use seance_proto::link::v1alpha1::{HostExited, OutputSource};
 use tokio::time::Instant;
+
+use crate::hosts::engine::Engine;
 
 use super::process::{Event, Exit, HostProcess, Requested};
 
@@ -25,7 +26,7 @@ pub const FAILURES_MAX: u32 = 5;
 
 /// The next host, its parent, and what became of those before it.
 pub struct Spare {
-    command: Vec<OsString>,
+    engine: Engine,
     parent: Option<HostProcess>,
     state: State,
     n_failures: u32,
@@ -66,9 +67,9 @@ enum Source {
 
 impl Spare {
     /// Starts the parent and the first host at once.
-    pub fn new(command: Vec<OsString>) -> Self {
+    pub fn new(engine: Engine) -> Self {
         let mut spare =
-            Self { command, parent: None, state: State::nothing(), n_failures: 0, stderr_bytes: 0 };
+            Self { engine, parent: None, state: State::nothing(), n_failures: 0, stderr_bytes: 0 };
         spare.start();
         spare
     }
@@ -92,6 +93,11 @@ impl Spare {
         if let (State::None { until }, 0) = (&mut self.state, self.n_failures) {
             *until = Instant::now();
         }
+    }
+
+    /// What the hosts are of.
+    pub fn engine(&self) -> &Engine {
+        &self.engine
     }
 
     /// The version of the host that is ready.
@@ -239,7 +245,7 @@ impl Spare {
     fn request(&mut self) -> std::io::Result<Requested> {
         let parent = match self.parent.take() {
             Some(parent) => parent,
-            None => HostProcess::spawn(&self.command)?,
+            None => HostProcess::spawn(&self.engine)?,
         };
         self.parent.insert(parent).request()
     }

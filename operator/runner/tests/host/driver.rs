@@ -1,9 +1,11 @@
 //! Starts a host, gives it a program, answers its tool calls, and keeps what it said.
 
+use std::collections::BTreeMap;
 use std::io::{Read, Write};
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt;
+use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -13,8 +15,8 @@ use seance_proto::host::v1alpha1::{
     CallError, CallResult, Ended, FromHost, HostLimits, Start, ToHost, ToolName, call_result, from_host,
     to_host,
 };
-use seance_runner::hosts::javascript::STACK_BYTES;
-use seance_runner::hosts::parent;
+use seance_runner::hosts::engine::Engine;
+use seance_runner::hosts::{javascript, parent, python};
 
 const DEADLINE: Duration = Duration::from_secs(30);
 
@@ -102,6 +104,14 @@ pub fn run(source: &str) -> Said {
     program(source).run()
 }
 
+/// The same in Python.
+pub fn python(source: &str) -> Run {
+    let mut run = program(source);
+    run.start.language = "python".to_owned();
+    run.start.source_name = "program.py".to_owned();
+    run
+}
+
 impl Run {
     pub fn typescript(mut self) -> Self {
         self.start.language = "typescript".to_owned();
@@ -130,7 +140,7 @@ impl Run {
 
     /// Runs the program to its end.
     pub fn run(self) -> Said {
-        let mut host = Host::start();
+        let mut host = Host::start(&self.start.language);
         host.send(to_host::Frame::Start(self.start));
         let started = Instant::now();
         let mut said = Said {
@@ -211,15 +221,15 @@ struct Parent {
 }
 
 impl Parent {
-    fn start() -> Self {
+    fn start(engine: &Engine) -> Self {
         let (control, theirs) = UnixStream::pair().unwrap();
-        let fd = theirs.as_raw_fd();
-        let mut command = Command::new(env!("CARGO_BIN_EXE_seance-runner"));
-        command.arg("host-javascript").env_clear().stdin(Stdio::null());
+        let (fd, stack_bytes) = (theirs.as_raw_fd(), engine.stack_bytes);
+        let mut command = Command::new(&engine.command[0]);
+        command.args(&engine.command[1..]).env_clear().stdin(Stdio::null());
         // SAFETY: only makes system calls between fork and exec.
         unsafe {
             command.pre_exec(move || {
-                let stack = libc::rlimit { rlim_cur: STACK_BYTES, rlim_max: libc::RLIM_INFINITY };
+                let stack = libc::rlimit { rlim_cur: stack_bytes, rlim_max: libc::RLIM_INFINITY };
                 // Duplicating a descriptor onto itself would leave it to be closed.
                 let done = if fd == 3 { libc::fcntl(fd, libc::F_SETFD, 0) } else { libc::dup2(fd, 3) };
                 if done < 0 || libc::setrlimit(libc::RLIMIT_STACK, &stack) < 0 {
@@ -249,8 +259,15 @@ impl Parent {
     }
 }
 
-/// One for all tests; it ends with their process.
-static PARENT: Mutex<Option<Parent>> = Mutex::new(None);
+/// One of each language for all tests; they end with their process.
+static PARENTS: Mutex<BTreeMap<String, Parent>> = Mutex::new(BTreeMap::new());
+
+fn engine(language: &str) -> Engine {
+    match language {
+        "python" => python::engine(Path::new("/usr/bin/python3")).unwrap(),
+        _ => javascript::engine(vec![env!("CARGO_BIN_EXE_seance-runner").into()]),
+    }
+}
 
 /// A host's process and socket.
 pub struct Host {
@@ -261,14 +278,20 @@ pub struct Host {
 
 impl Host {
     /// Starts a host and waits until it is ready.
-    pub fn start() -> Self {
+    pub fn start(language: &str) -> Self {
         let (ours, theirs) = UnixStream::pair().unwrap();
-        let mut parent = PARENT.lock().unwrap_or_else(PoisonError::into_inner);
-        let pid = parent.get_or_insert_with(Parent::start).fork(theirs.into());
-        drop(parent);
+        let mut parents = PARENTS.lock().unwrap_or_else(PoisonError::into_inner);
+        let parent = match language {
+            "python" => "python",
+            _ => "javascript",
+        };
+        let parent = parents.entry(parent.to_owned()).or_insert_with(|| Parent::start(&engine(language)));
+        let pid = parent.fork(theirs.into());
+        drop(parents);
         let mut host = Self { pid, socket: ours, decoder: Decoder::new(codec::FRAME_BYTES_MAX) };
         let Some(from_host::Frame::Ready(ready)) = host.receive(DEADLINE) else { panic!("not ready") };
-        assert!(ready.engine_version.starts_with("quickjs-ng "));
+        let version = if language == "python" { "CPython 3." } else { "quickjs-ng " };
+        assert!(ready.engine_version.starts_with(version));
         host
     }
 

@@ -75,7 +75,7 @@ fn without_detection_a_deadlock_waits() {
     use seance_proto::host::v1alpha1::to_host;
     let run =
         program("text('a'); await new Promise(() => {})").limits(|limits| limits.detect_deadlock = false);
-    let mut host = Host::start();
+    let mut host = Host::start("javascript");
     host.send(to_host::Frame::Start(run.start));
     let time = std::time::Duration::from_millis(500);
     assert!(host.receive(std::time::Duration::from_secs(10)).is_some());

@@ -115,7 +115,7 @@ fn every_json_value_survives_the_round_trip() {
         ]
     });
     // One host answers all cases: it hands back whatever it is given.
-    let mut host = Host::start();
+    let mut host = Host::start("javascript");
     let source = "let last; for (;;) last = await tools.echo({value: last})".to_owned();
     let limits = limits();
     host.send(to_host::Frame::Start(Start {

@@ -1,4 +1,4 @@
-//! The files inside: an empty root with the runner, its libraries and four devices, all read-only,
+//! The files inside: an empty root with the runner, what it needs and four devices, all read-only,
 //! processes of the own namespace, and one sized folder that can be written.
 
 use std::fs::{self, File, OpenOptions};
@@ -21,11 +21,11 @@ use super::{At, Error, Plan, RUNNER_PATH, Result};
 const STAGE: &str = "/dev";
 const DEVICES: [&str; 4] = ["/dev/null", "/dev/zero", "/dev/random", "/dev/urandom"];
 /// Only folders and the names that files are bound to.
-const ROOT_OPTIONS: &str = "size=256k,nr_inodes=256,mode=755";
+const ROOT_OPTIONS: &str = "size=256k,nr_inodes=512,mode=755";
 /// Files and folders that can be made inside.
 const SCRATCH_INODES_MAX: u32 = 4096;
 
-/// Something outside that will be at `inside`.
+/// A file or folder outside that will be at `inside`.
 struct Bind {
     source: File,
     inside: PathBuf,
@@ -62,8 +62,8 @@ fn sources(plan: &Plan) -> Result<Vec<Bind>> {
         Ok(Bind { source: source.at("runner and libraries")?, inside: inside.to_owned(), device })
     };
     let mut binds = vec![open(&plan.program, Path::new(RUNNER_PATH), false)?];
-    for library in &plan.libraries {
-        binds.push(open(library, library, false)?);
+    for file in &plan.files {
+        binds.push(open(file, file, false)?);
     }
     for device in DEVICES {
         binds.push(open(Path::new(device), Path::new(device), true)?);
@@ -77,10 +77,12 @@ fn staged(inside: &Path) -> PathBuf {
 
 fn place(bind: &Bind) -> Result<()> {
     let target = staged(&bind.inside);
-    if let Some(folder) = target.parent() {
-        fs::create_dir_all(folder).at("root filesystem")?;
+    if bind.source.metadata().at("bind mounts")?.is_dir() {
+        fs::create_dir_all(&target).at("root filesystem")?;
+    } else {
+        fs::create_dir_all(target.parent().unwrap_or(&target)).at("root filesystem")?;
+        File::create(&target).at("root filesystem")?;
     }
-    File::create(&target).at("root filesystem")?;
     let source = format!("/proc/self/fd/{}", bind.source.as_raw_fd());
     let nothing = None::<&str>;
     mount(Some(source.as_str()), &target, nothing, MsFlags::MS_BIND, nothing).at("bind mounts")?;

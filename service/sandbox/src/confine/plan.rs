@@ -25,8 +25,8 @@ pub(crate) struct Plan {
     pub(crate) mode: Mode,
     /// The size of the folder inside that can be written, in bytes.
     pub(crate) scratch_bytes: u64,
-    /// Shared libraries that the runner needs, by absolute path.
-    pub(crate) libraries: Vec<PathBuf>,
+    /// Files and folders that the runner needs, by absolute path.
+    pub(crate) files: Vec<PathBuf>,
     /// Control groups to join.
     pub(crate) cgroups: Vec<PathBuf>,
     /// Only reports what would be in force.
@@ -43,8 +43,8 @@ impl Plan {
         let mut option = |name: &str, value: OsString| args.extend([OsString::from(name), value]);
         option("--parent", self.parent.to_string().into());
         option("--scratch", self.scratch_bytes.to_string().into());
-        for library in &self.libraries {
-            option("--library", library.into());
+        for file in &self.files {
+            option("--file", file.into());
         }
         for cgroup in &self.cgroups {
             option("--cgroup", cgroup.into());
@@ -70,7 +70,7 @@ impl Plan {
             parent: 0,
             mode: Mode::Confined { uid: None },
             scratch_bytes: 0,
-            libraries: Vec::new(),
+            files: Vec::new(),
             cgroups: Vec::new(),
             check_only: false,
             program: PathBuf::new(),
@@ -82,7 +82,7 @@ impl Plan {
             match name.to_str() {
                 Some("--parent") => plan.parent = number(&value()?)?,
                 Some("--scratch") => plan.scratch_bytes = number(&value()?)?,
-                Some("--library") => plan.libraries.push(value()?.into()),
+                Some("--file") => plan.files.push(value()?.into()),
                 Some("--cgroup") => plan.cgroups.push(value()?.into()),
                 Some("--uid") => plan.mode = Mode::Confined { uid: Some(number(&value()?)?) },
                 Some("--unconfined") => plan.mode = Mode::Unconfined,
@@ -116,7 +116,7 @@ mod tests {
                 parent: 12,
                 mode,
                 scratch_bytes: 1 << 40,
-                libraries: vec!["/lib/a.so".into()],
+                files: vec!["/lib/a.so".into()],
                 cgroups: vec!["/c/1".into(), "/c/2".into()],
                 check_only: mode == Mode::Unconfined,
                 program: "/bin/x".into(),

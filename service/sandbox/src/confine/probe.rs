@@ -61,7 +61,7 @@ pub fn probe(init: &Program, runner: &Program) -> Probe {
             parent: std::process::id(),
             mode,
             scratch_bytes: 1 << 20,
-            libraries: needed_by(&runner.path)?,
+            files: needed_by(&runner.path)?,
             cgroups: Vec::new(),
             check_only: true,
             program: runner.path.clone(),

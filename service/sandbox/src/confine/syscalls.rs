@@ -185,6 +185,8 @@ const ALLOWED: &[i64] = &[
     libc::SYS_clock_gettime,
     libc::SYS_clock_getres,
     libc::SYS_clock_nanosleep,
+    libc::SYS_setitimer,
+    libc::SYS_getitimer,
     libc::SYS_nanosleep,
     libc::SYS_gettimeofday,
     libc::SYS_getrandom,

@@ -11,6 +11,7 @@ use tokio::process::{Child, Command};
 use tokio::runtime::Handle;
 use tokio::sync::{mpsc, oneshot};
 
+use super::engines::Engine;
 use super::{Config, Confinement};
 use crate::confine::{
     Cgroup, Controllers, INIT_COMMAND, LINK_FD, Mode, Plan, Program, RUNNER_PATH, mode, needed_by,
@@ -54,7 +55,7 @@ impl Launcher {
             parent: std::process::id(),
             mode: if confined { mode()? } else { Mode::Unconfined },
             scratch_bytes: config.scratch_bytes,
-            libraries: if confined { needed_by(&config.runner.path)? } else { Vec::new() },
+            files: if confined { needed_by(&config.runner.path)? } else { Vec::new() },
             cgroups: Vec::new(),
             check_only: false,
             program: config.runner.path.clone(),
@@ -73,12 +74,12 @@ impl Launcher {
         })
     }
 
-    /// Starts a keeper and with it a runner. Its outputs are pipes.
-    pub(super) async fn launch(&self) -> io::Result<Launched> {
+    /// Starts a keeper and with it a runner for this engine. Its outputs are pipes.
+    pub(super) async fn launch(&self, engine: &Engine) -> io::Result<Launched> {
         let memory = MEMORY_BYTES_WARM + MEMORY_RESERVE_BYTES;
         let cgroup = self.controllers.as_ref().map(|c| c.create(memory, PROCESSES_MAX));
         let cgroup = cgroup.transpose()?;
-        let result = self.launch_in(cgroup.as_ref()).await;
+        let result = self.launch_in(engine, cgroup.as_ref()).await;
         match result {
             Ok((child, link)) => Ok(Launched { child, link, cgroup }),
             Err(error) => {
@@ -90,11 +91,16 @@ impl Launcher {
         }
     }
 
-    async fn launch_in(&self, cgroup: Option<&Cgroup>) -> io::Result<(Child, UnixStream)> {
+    async fn launch_in(&self, engine: &Engine, cgroup: Option<&Cgroup>) -> io::Result<(Child, UnixStream)> {
         let (ours, theirs) = StdUnixStream::pair()?;
         ours.set_nonblocking(true)?;
         let link = UnixStream::from_std(ours)?;
-        let plan = Plan { cgroups: cgroup.map(Cgroup::folders).unwrap_or_default(), ..self.plan.clone() };
+        let cgroups = cgroup.map(Cgroup::folders).unwrap_or_default();
+        let mut plan = Plan { cgroups, ..self.plan.clone() };
+        plan.args.extend(engine.args());
+        if plan.mode != Mode::Unconfined {
+            plan.files.extend(engine.files.iter().filter(|file| !self.plan.files.contains(file)).cloned());
+        }
         let mut command = Command::new(&self.init.path);
         command.args(&self.init.args).arg(INIT_COMMAND).args(plan.to_args());
         command.env_clear().stdin(OwnedFd::from(theirs)).stdout(Stdio::piped()).stderr(Stdio::piped());

@@ -2,7 +2,7 @@
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::time::{Duration, SystemTime};
 
 use seance_core::ids::SandboxId;
@@ -12,6 +12,7 @@ use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, oneshot};
 use tokio::time::{Instant, timeout, timeout_at};
 use tokio_util::task::TaskTracker;
 
+use super::engines::Engine;
 use super::launch::Launcher;
 use super::sandbox::{self, Sandbox, Shared};
 use super::{Config, SandboxStatus};
@@ -28,6 +29,8 @@ const REFILL_DELAY: Duration = Duration::from_millis(50);
 pub(super) struct Pool {
     launcher: Launcher,
     warm: usize,
+    /// The engines there are, the one that most sessions want first, each with how many are kept warm.
+    engines: OnceLock<Vec<(Arc<Engine>, usize)>>,
     memory_bytes_max: u64,
     start_timeout: Duration,
     /// A place for each sandbox that exists. Closed when the backend stops.
@@ -123,6 +126,7 @@ impl Pool {
         Arc::new(Self {
             launcher,
             warm: config.warm.min(max_sandboxes),
+            engines: OnceLock::new(),
             memory_bytes_max: config.memory_bytes_max,
             start_timeout: config.start_timeout,
             places: Arc::new(Semaphore::new(max_sandboxes)),
@@ -142,22 +146,42 @@ impl Pool {
         self.memory_bytes_max
     }
 
-    /// Starts a sandbox, for which there must be a place.
-    pub(super) async fn start_one(&self) -> Result<Sandbox, String> {
+    /// Starts a sandbox for an engine, for which there must be a place.
+    pub(super) async fn start_one(&self, engine: &Arc<Engine>) -> Result<Sandbox, String> {
         let place = Arc::clone(&self.places).try_acquire_owned();
-        self.start(place.map_err(|error| error.to_string())?).await
+        self.start(engine, place.map_err(|error| error.to_string())?).await
     }
 
-    async fn start(&self, place: OwnedSemaphorePermit) -> Result<Sandbox, String> {
-        let launched = self.launcher.launch().await.map_err(|error| error.to_string())?;
-        let listed = Listed(Arc::clone(&self.list));
-        sandbox::start(mint(), launched, place, listed, &self.tasks, self.start_timeout).await
+    async fn start(&self, engine: &Arc<Engine>, place: OwnedSemaphorePermit) -> Result<Sandbox, String> {
+        let launched = self.launcher.launch(engine).await.map_err(|error| error.to_string())?;
+        let (engine, listed) = (Arc::clone(engine), Listed(Arc::clone(&self.list)));
+        sandbox::start(mint(), engine, launched, place, listed, &self.tasks, self.start_timeout).await
+    }
+
+    /// The engine of this name, when sandboxes are made for it.
+    pub(super) fn engine(&self, name: &str) -> Option<Arc<Engine>> {
+        self.engines().iter().map(|(engine, _)| engine).find(|engine| engine.name == name).cloned()
+    }
+
+    fn engines(&self) -> &[(Arc<Engine>, usize)] {
+        self.engines.get().map(Vec::as_slice).unwrap_or_default()
+    }
+
+    /// The first engine that has too few warm sandboxes, and whether it has none.
+    fn missing(&self, ready: &VecDeque<Sandbox>) -> Option<(Arc<Engine>, bool)> {
+        self.engines().iter().find_map(|(engine, warm)| {
+            let n_ready = n_ready(ready, engine);
+            (n_ready < *warm).then(|| (Arc::clone(engine), n_ready == 0))
+        })
     }
 
     /// Puts a sandbox on the list of warm ones, unless that is long enough; then it ends.
     pub(super) fn keep(&self, sandbox: Sandbox) {
         let mut ready = lock(&self.ready);
-        if ready.len() >= self.warm || self.is_stopping.load(Ordering::Relaxed) {
+        let warm = self.engines().iter().find(|(engine, _)| *engine == sandbox.engine);
+        if n_ready(&ready, &sandbox.engine) >= warm.map_or(0, |(_, warm)| *warm)
+            || self.is_stopping.load(Ordering::Relaxed)
+        {
             drop(ready);
             return;
         }
@@ -166,15 +190,22 @@ impl Pool {
         self.added.notify_waiters();
     }
 
-    /// Keeps the list full from now on, until the backend stops.
-    pub(super) fn warm_up(self: &Arc<Self>) {
+    /// Serves the engines of these sandboxes, one each, and keeps the list full from now on, until the
+    /// backend stops: with as many of the first as was asked for, and with one of each other.
+    pub(super) fn warm_up(self: &Arc<Self>, first: Vec<Sandbox>) {
+        let most = std::iter::once(self.warm).chain(std::iter::repeat(self.warm.min(1)));
+        let engines = first.iter().map(|sandbox| Arc::clone(&sandbox.engine)).zip(most).collect();
+        // Warming up once more would change nothing.
+        let _ = self.engines.set(engines);
+        first.into_iter().for_each(|sandbox| self.keep(sandbox));
         let pool = Arc::downgrade(self);
         self.tasks.spawn(async move { keep_warm(pool).await });
     }
 
-    /// Takes a warm sandbox off the list, or starts one, or waits until one can be had.
+    /// Takes a warm sandbox for an engine off the list, or starts one, or waits until one can be had.
     pub(super) async fn claim(
         self: &Arc<Self>,
+        engine: &Arc<Engine>,
         wait: Duration,
         position: &QueuePosition,
         now: Instant,
@@ -188,18 +219,19 @@ impl Pool {
             if self.is_stopping.load(Ordering::Relaxed) {
                 return Err(ClaimError::Stopping);
             }
-            if let Some(sandbox) = self.take_ready() {
+            if let Some(sandbox) = self.take_ready(engine) {
                 return Ok(sandbox);
             }
             if self.places.available_permits() == 0 && in_line.is_none() {
                 in_line = Some(InLine::join(&self.line, position));
+                self.make_room(engine);
             }
             tokio::select! {
                 biased;
                 place = Arc::clone(&self.places).acquire_owned() => {
                     let place = place.map_err(|_| ClaimError::Stopping)?;
                     drop(in_line);
-                    return self.start_for(place, deadline, wait).await;
+                    return self.start_for(engine, place, deadline, wait).await;
                 }
                 () = added => {}
                 () = tokio::time::sleep_until(deadline) => return Err(ClaimError::Exhausted { waited: wait }),
@@ -211,14 +243,15 @@ impl Pool {
     /// sandbox goes to the warm ones.
     async fn start_for(
         self: &Arc<Self>,
+        engine: &Arc<Engine>,
         place: OwnedSemaphorePermit,
         deadline: Instant,
         waited: Duration,
     ) -> Result<Sandbox, ClaimError> {
         let (done, started) = oneshot::channel();
-        let pool = Arc::clone(self);
+        let (pool, engine) = (Arc::clone(self), Arc::clone(engine));
         self.tasks.spawn(async move {
-            let result = pool.start(place).await;
+            let result = pool.start(&engine, place).await;
             if let Err(Ok(unwanted)) = done.send(result) {
                 pool.keep(unwanted);
             }
@@ -233,10 +266,19 @@ impl Pool {
         }
     }
 
-    fn take_ready(&self) -> Option<Sandbox> {
+    /// Ends a warm sandbox of another engine, whose place will be had next by whoever waits longest.
+    fn make_room(&self, engine: &Engine) {
+        let mut ready = lock(&self.ready);
+        let other = ready.iter().position(|sandbox| *sandbox.engine != *engine);
+        let ended = other.and_then(|index| ready.remove(index));
+        drop(ready);
+        drop(ended);
+    }
+
+    fn take_ready(&self, engine: &Engine) -> Option<Sandbox> {
         let mut ready = lock(&self.ready);
         // Dead ones were noticed by their followers; the warming task removes them.
-        let index = ready.iter().position(Sandbox::is_alive)?;
+        let index = ready.iter().position(|sandbox| *sandbox.engine == *engine && sandbox.is_alive())?;
         let sandbox = ready.remove(index);
         drop(ready);
         *lock(&self.last_taken) = Some(Instant::now());
@@ -291,19 +333,19 @@ async fn keep_warm(pool: Weak<Pool>) {
         if pool.is_stopping.load(Ordering::Relaxed) {
             return;
         }
-        let (missing, is_empty) = {
+        let missing = {
             let mut ready = lock(&pool.ready);
             ready.retain(Sandbox::is_alive);
-            (ready.len() < pool.warm, ready.is_empty())
+            pool.missing(&ready)
         };
         let last_taken = *lock(&pool.last_taken);
         let not_before = last_taken.map(|at| at + REFILL_DELAY).filter(|at| *at > Instant::now());
-        if let (true, false, Some(not_before)) = (missing, is_empty, not_before) {
+        if let (Some((_, false)), Some(not_before)) = (&missing, not_before) {
             drop(timeout_at(not_before, stopping).await);
             continue;
         }
-        let place = if missing { Arc::clone(&pool.places).try_acquire_owned().ok() } else { None };
-        let Some(place) = place else {
+        let place = || Arc::clone(&pool.places).try_acquire_owned().ok();
+        let Some((engine, place)) = missing.and_then(|(engine, _)| Some((engine, place()?))) else {
             tokio::select! {
                 () = pool.taken.notified() => {}
                 () = a_warm_one_fails(&pool) => {}
@@ -311,7 +353,7 @@ async fn keep_warm(pool: Weak<Pool>) {
             }
             continue;
         };
-        match pool.start(place).await {
+        match pool.start(&engine, place).await {
             Ok(sandbox) => {
                 backoff = Backoff::default();
                 pool.keep(sandbox);
@@ -332,6 +374,10 @@ async fn a_warm_one_fails(pool: &Pool) {
         return std::future::pending().await;
     }
     futures::future::select_all(failed).await;
+}
+
+fn n_ready(ready: &VecDeque<Sandbox>, engine: &Engine) -> usize {
+    ready.iter().filter(|sandbox| *sandbox.engine == *engine).count()
 }
 
 #[derive(Default)]

@@ -24,6 +24,7 @@ use tokio::time::timeout;
 use tokio_util::task::TaskTracker;
 
 use super::SandboxState;
+use super::engines::Engine;
 use super::launch::{Launched, MEMORY_RESERVE_BYTES};
 use super::output::{self, LastLine};
 use super::pool::Listed;
@@ -43,6 +44,9 @@ const REMOVE_INTERVAL: Duration = Duration::from_millis(20);
 
 /// A sandbox whose runner has said hello. Ended when dropped.
 pub(super) struct Sandbox {
+    /// The engine that it is for.
+    pub(super) engine: Arc<Engine>,
+    /// What its runner says it can run, with the versions.
     pub(super) engines: Vec<(String, String)>,
     shared: Arc<Shared>,
     sender: Arc<Sender>,
@@ -64,9 +68,10 @@ pub(super) struct Shared {
     cgroup: Option<Cgroup>,
 }
 
-/// Starts a sandbox. On failure what was started is being ended, and the message says why.
+/// Starts a sandbox for an engine. On failure what was started is being ended, and the message says why.
 pub(super) async fn start(
     id: SandboxId,
+    engine: Arc<Engine>,
     launched: Launched,
     place: OwnedSemaphorePermit,
     listed: Listed,
@@ -114,7 +119,7 @@ pub(super) async fn start(
     let link_sender = Arc::new(link_sender);
     drop(sender.set(Arc::clone(&link_sender)));
     shared.is_ready.store(true, Ordering::Relaxed);
-    Ok(Sandbox { engines, shared, sender: link_sender, inbox, handle })
+    Ok(Sandbox { engine, engines, shared, sender: link_sender, inbox, handle })
 }
 
 async fn hello(

@@ -64,6 +64,8 @@ pub fn config(confinement: Confinement) -> Config {
     let mut config = Config::new(std::env::current_exe().expect("a test has a binary"));
     config.confinement = confinement;
     config.warm = 1;
+    // What is started here is no real runner.
+    config.python = false;
     config.max_sandboxes = 4;
     config.scratch_bytes = 4 << 20;
     config
@@ -80,10 +82,10 @@ pub fn request() -> ClaimRequest {
 }
 
 /// The order to run a program.
-pub fn program(program: ProgramNumber, source: &str) -> ToRunner {
+pub fn program(language: &str, program: ProgramNumber, source: &str) -> ToRunner {
     ToRunner::Execute(Box::new(RunProgram {
         program,
-        language: "javascript".to_owned(),
+        language: language.to_owned(),
         source: source.to_owned(),
         source_name: "test.js".to_owned(),
         catalog: None,
@@ -98,16 +100,23 @@ pub fn program(program: ProgramNumber, source: &str) -> ToRunner {
 /// A claimed sandbox with its session assigned.
 pub struct Guest {
     pub claimed: Claimed,
+    engine: &'static str,
     n_programs: u64,
 }
 
 impl Guest {
     #[allow(dead_code, reason = "the tests of pods have their own")]
     pub async fn new(backend: &dyn SandboxBackend) -> Self {
-        let claimed = backend.claim(request()).await.expect("there is a place");
-        let mut guest = Self { claimed, n_programs: 0 };
+        Self::of(backend, "javascript").await
+    }
+
+    #[allow(dead_code, reason = "the tests of pods have their own")]
+    pub async fn of(backend: &dyn SandboxBackend, engine: &'static str) -> Self {
+        let request = ClaimRequest { engine: engine.to_owned(), ..request() };
+        let claimed = backend.claim(request).await.expect("there is a place");
+        let mut guest = Self { claimed, engine, n_programs: 0 };
         let session = SessionId::mint(Timestamp(1), [1; 10]);
-        guest.send(ToRunner::Assign { session, engine: "javascript".to_owned(), deadline: None }).await;
+        guest.send(ToRunner::Assign { session, engine: engine.to_owned(), deadline: None }).await;
         assert_eq!(guest.frame().await, FromRunner::Assigned { session });
         guest
     }
@@ -137,7 +146,7 @@ impl Guest {
     pub async fn start(&mut self, source: &str) -> ProgramNumber {
         self.n_programs += 1;
         let program = ProgramNumber(self.n_programs);
-        self.send(self::program(program, source)).await;
+        self.send(self::program(self.engine, program, source)).await;
         program
     }
 

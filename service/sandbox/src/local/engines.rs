@@ -1,0 +1,120 @@
+//! The engines of this machine: what a runner is told for each, and the files that it needs inside.
+
+use std::ffi::OsString;
+use std::io::{self, Read};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use crate::confine::needed_by;
+
+/// Where an interpreter is looked for, first come.
+const PYTHONS: [&str; 2] = ["/usr/local/bin/python3", "/usr/bin/python3"];
+/// The oldest that has what is promised to programs.
+const PYTHON_MIN: (u32, u32) = (3, 11);
+/// Tells the version and the files of the interpreter that runs it.
+const PYTHON_PROBE: &str = include_str!("python_files.py");
+/// What the probe may print before we stop reading, in bytes.
+const LISTING_BYTES_MAX: u64 = 64 * 1024;
+/// Files and folders of an interpreter.
+const FILES_MAX: usize = 160;
+
+/// An engine that runners here can offer.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Engine {
+    /// Its name.
+    pub(super) name: &'static str,
+    /// The interpreter; empty for one that the runner has in it.
+    pub(super) interpreter: PathBuf,
+    /// Files and folders beside the runner's own that are needed inside, by absolute path.
+    pub(super) files: Vec<PathBuf>,
+}
+
+impl Engine {
+    /// The one that the runner has in it.
+    pub(super) fn javascript() -> Self {
+        Self { name: "javascript", interpreter: PathBuf::new(), files: Vec::new() }
+    }
+
+    /// The one of this machine's interpreter, or why there is none and what to do. Runs it, which takes
+    /// some hundred milliseconds and blocks.
+    pub(super) fn python() -> Result<Self, String> {
+        let path = PYTHONS.iter().map(Path::new).find(|path| path.exists()).ok_or_else(|| {
+            format!("no Python interpreter is at {}; install python3", PYTHONS.join(" or "))
+        })?;
+        let files =
+            python_files(path).map_err(|error| format!("{} is of no use: {error}", path.display()))?;
+        Ok(Self { name: "python", interpreter: path.to_owned(), files })
+    }
+
+    /// What its runner is told.
+    pub(super) fn args(&self) -> Vec<OsString> {
+        match self.name {
+            "python" => vec!["--python".into(), self.interpreter.clone().into()],
+            _ => Vec::new(),
+        }
+    }
+}
+
+fn python_files(interpreter: &Path) -> io::Result<Vec<PathBuf>> {
+    let listing = listing(interpreter)?;
+    let mut lines = listing.lines();
+    let version = lines.next().unwrap_or_default();
+    if parsed(version).is_none_or(|version| version < PYTHON_MIN) {
+        let (major, minor) = PYTHON_MIN;
+        return Err(io::Error::other(format!("its version is {version:?}, and {major}.{minor} is needed")));
+    }
+    let mut files = needed_by(interpreter)?;
+    files.push(interpreter.to_owned());
+    files.extend(lines.map(PathBuf::from).filter(|path| path.is_absolute()));
+    // How libraries are found that are in no usual place.
+    files.extend(Some(PathBuf::from("/etc/ld.so.cache")).filter(|path| path.exists()));
+    files.sort();
+    files.dedup();
+    if files.len() > FILES_MAX {
+        return Err(io::Error::other(format!("it needs {} files", files.len())));
+    }
+    Ok(files)
+}
+
+fn listing(interpreter: &Path) -> io::Result<String> {
+    let mut command = Command::new(interpreter);
+    command.args(["-I", "-B", "-c", PYTHON_PROBE]).env_clear().current_dir("/");
+    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null());
+    let mut child = command.spawn()?;
+    let mut listing = String::new();
+    let output = child.stdout.take().expect("it was asked for");
+    output.take(LISTING_BYTES_MAX).read_to_string(&mut listing)?;
+    let status = child.wait()?;
+    if status.success() { Ok(listing) } else { Err(io::Error::other(format!("it ended with {status}"))) }
+}
+
+/// The first two numbers of a version such as "3.11.2".
+fn parsed(version: &str) -> Option<(u32, u32)> {
+    let mut parts = version.split('.').map(str::parse);
+    Some((parts.next()?.ok()?, parts.next()?.ok()?))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Issue 5: the interpreter and its standard library, and no folder around them.
+    #[test]
+    fn the_files_of_this_machines_python_are_found() {
+        let python = Engine::python().expect("the tests need python3");
+        assert!(python.files.iter().any(|path| path.ends_with("python3")), "{python:?}");
+        assert!(python.files.iter().any(|path| path.join("asyncio/base_events.py").is_file()), "{python:?}");
+        for broad in ["/", "/usr", "/usr/lib", "/usr/bin", "/lib", "/etc"] {
+            assert!(!python.files.contains(&PathBuf::from(broad)), "{broad}");
+        }
+    }
+
+    #[test]
+    fn what_is_no_interpreter_is_said_to_be_none() {
+        assert!(python_files(Path::new("/bin/true")).unwrap_err().to_string().contains("version"));
+        assert!(python_files(Path::new("/bin/false")).unwrap_err().to_string().contains("ended"));
+        assert_eq!(parsed("3.11.2"), Some((3, 11)));
+        assert_eq!(parsed("3"), None);
+        assert!(parsed("3.9.2") < Some(PYTHON_MIN));
+    }
+}
