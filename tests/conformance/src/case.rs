@@ -13,7 +13,8 @@ use serde::Deserialize;
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct File {
-    /// Languages that the lines of this file also bind, and that are not built yet.
+    /// Languages that the lines of this file also bind, and that are not built yet: but for rows all of
+    /// whose programs are given in one of them too.
     #[serde(default)]
     pub later: Vec<String>,
     /// The languages that run the cases of this file.
@@ -203,9 +204,23 @@ pub struct Step {
     /// Keeps the observation's cursor under this name.
     pub keep_cursor: Option<String>,
 
+    /// The program of `execute` or `begin` in Python, and what must be seen of the step there.
+    pub python: Option<Translation>,
+
     /// What must be seen.
     #[serde(default)]
     pub expect: Expect,
+}
+
+/// A step in another language.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Translation {
+    /// The program, where the step has one.
+    #[serde(default)]
+    pub source: String,
+    /// What must be seen, when it is not the same.
+    pub expect: Option<Expect>,
 }
 
 /// Text repeated to a size.
@@ -400,7 +415,36 @@ pub enum Action {
     Info,
 }
 
+impl Case {
+    /// How many of its programs are given in Python; nothing when one is in JavaScript only.
+    pub fn n_python(&self) -> Option<usize> {
+        let programs = self.steps.iter().filter(|step| step.has_program());
+        let translated = programs.map(|step| step.python.as_ref().map(|_| ()));
+        let all = translated.collect::<Option<Vec<()>>>().map(|all| all.len());
+        all.filter(|_| self.scenario.is_none())
+    }
+
+    /// The case in Python, which has none of JavaScript's optional parts or has them always.
+    pub fn in_python(&self) -> Self {
+        let engine = Some("python".to_owned());
+        let mut case = Self { engine, options: Vec::new(), ..self.clone() };
+        for step in &mut case.steps {
+            let Some(Translation { source, expect }) = step.python.take() else { continue };
+            for program in [&mut step.execute, &mut step.begin] {
+                *program = program.take().map(|_| source.clone());
+            }
+            step.expect = expect.unwrap_or_else(|| std::mem::take(&mut step.expect));
+        }
+        case
+    }
+}
+
 impl Step {
+    fn has_program(&self) -> bool {
+        let given = [self.execute.is_some(), self.execute_fill.is_some(), self.execute_bytes.is_some()];
+        given.contains(&true) || self.begin.is_some()
+    }
+
     /// The one thing it does.
     pub fn action(&self) -> anyhow::Result<Action> {
         let given = [
