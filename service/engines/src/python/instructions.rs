@@ -22,7 +22,7 @@ all tools.
 Showing and returning
 - `print` shows text; `text(value)` shows a string as it is and anything else as JSON, each on a new line.
 - The program's value is what it returns at top level, else its last statement if that is an expression. \
-It has to be a JSON value. Both are cut when they are long.
+It is written as JSON; `None` is no value. Output and value are cut when they are long.
 - `finish(value)` ends the program at once with that value.
 - `INPUTS` is the JSON value given with the program, or None.
 - `store.set(key, value)` keeps a JSON value for later programs if this one completes; also `store.get`, \
@@ -31,7 +31,7 @@ It has to be a JSON value. Both are cut when they are long.
 The language
 - `await` and `return` work at top level. The standard library is there; import what you use.
 - {deadlock}
-- There is no network. Files, processes and packages are what the sandbox allows.
+- There is no network, no other process, and no file that can be written.
 ";
 
 /// The names besides `tools`, declared.
