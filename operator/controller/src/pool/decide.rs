@@ -62,7 +62,7 @@ pub struct Member {
     pub state: State,
     /// Made from another template than the pool has now.
     pub is_stale: bool,
-    /// Warm, on a node that takes no more pods.
+    /// Warm or not yet, on a node that takes no more pods.
     pub is_leaving: bool,
 }
 
@@ -188,11 +188,11 @@ fn cold_until(member: &Member) -> Option<i64> {
     }
 }
 
-/// Those that start and won't be any use: of an old template, and, a few at a time, those that have
-/// run for long without getting warm.
+/// Those that start and won't be any use: of an old template or on a closed node, and, a few at a time,
+/// those that have run for long without getting warm.
 fn given_up<'a>(wanted: &Wanted, starting: &[&'a Member], retiring: usize, now: i64) -> Vec<&'a Member> {
     let (mut going, patient): (Vec<&Member>, Vec<&Member>) =
-        starting.iter().copied().partition(|member| member.is_stale);
+        starting.iter().copied().partition(|member| member.is_stale || member.is_leaving);
     let budget = wanted.max_starting.saturating_sub(retiring + going.len());
     let stuck = patient.into_iter().filter(|is| running_until(wanted, is).is_some_and(|until| until <= now));
     going.extend(stuck.take(budget));

@@ -32,8 +32,8 @@ pub fn member(sandbox: &Sandbox, around: Around<'_>, now: i64) -> Member {
     let hash = around.pod.and_then(|pod| pod.labels().get(labels::TEMPLATE));
     let is_other = hash.is_some_and(|hash| around.template.is_some_and(|template| template != hash));
     let state = state(sandbox, around.is_asked, now);
-    // One that starts on a closed node was put there after all: to end it would only make the next.
-    let is_leaving = around.is_cordoned && state == State::Warm;
+    // One that starts there would serve as soon as it is warm.
+    let is_leaving = around.is_cordoned && matches!(state, State::Warm | State::Starting { .. });
     Member { uid: sandbox.uid().unwrap_or_default(), created, state, is_stale: is_other, is_leaving }
 }
 
@@ -189,9 +189,9 @@ mod tests {
         assert!(!is_stale(&warm, around(Some("a"), false)) && !is_stale(&warm, around(None, false)));
         assert!(is_stale(&warm, around(Some("b"), false)) && is_stale(&starting, around(Some("b"), false)));
         let is_leaving = |sandbox, around| member(sandbox, around, 100).is_leaving;
-        assert!(
-            is_leaving(&warm, around(Some("a"), true)) && !is_leaving(&starting, around(Some("a"), true))
-        );
+        let cold = sandbox(json!({}), "cold", &[]);
+        assert!(is_leaving(&warm, around(Some("a"), true)) && is_leaving(&starting, around(Some("a"), true)));
+        assert!(!is_leaving(&cold, around(Some("a"), true)), "a caller waits for it");
         assert!(!is_leaving(&warm, around(Some("b"), false)));
     }
 }

@@ -80,6 +80,15 @@ fn warm_ones_on_a_closed_node_go_before_there_are_others() {
     assert_eq!((decision.create, decision.warm, decision.stale), (2, 3, 2));
 }
 
+/// Sandbox 2: nor does one that was put there before it was closed come to serve.
+#[test]
+fn those_that_start_on_a_closed_node_go_too() {
+    let mut there = members(&[(1, State::Warm), (1, STARTING)]);
+    there[1].is_leaving = true;
+    let decision = decide(&wanted(2, 2, 0, 2), &there, 0, NOW);
+    assert_eq!((decision.retire.as_slice(), decision.create), (&["u1".to_owned()][..], 1));
+}
+
 #[test]
 fn age_makes_old_and_is_looked_at_in_time() {
     let wanted = wanted(1, 1, 0, 1);
@@ -152,7 +161,7 @@ fn any_members() -> impl Strategy<Value = Vec<Member>> {
             created: NOW + age,
             state,
             is_stale,
-            is_leaving: leaves && state == State::Warm,
+            is_leaving: leaves && (state == State::Warm || is_starting(&state)),
         };
         all.into_iter().enumerate().map(member).collect()
     })
@@ -188,8 +197,9 @@ proptest! {
             prop_assert!(is_starting(&member.state) || member.state == State::Warm, "{member:?}");
             gone_warm += usize::from(member.state == State::Warm);
         }
-        let leaving = members.iter().filter(|member| member.is_leaving).count();
-        prop_assert!(gone_warm >= leaving, "what leaves is asked at once");
+        let asked = |member: &&Member| decision.retire.contains(&member.uid);
+        prop_assert!(members.iter().filter(|it| it.is_leaving).all(|it| asked(&it)), "what leaves is asked at once");
+        let leaving = members.iter().filter(|it| it.is_leaving && it.state == State::Warm).count();
         prop_assert!(gone_warm - leaving <= (warm - leaving).saturating_sub(decision.goal));
         let mut once = decision.retire.clone();
         once.sort();
