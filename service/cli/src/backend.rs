@@ -5,7 +5,7 @@ use std::sync::Arc;
 use anyhow::{Context as _, Result};
 use seance_core::sandbox::SandboxBackend;
 use seance_sandbox::kubernetes::{self, KubernetesBackend};
-use seance_sandbox::local::{Config, Confinement, LocalBackend};
+use seance_sandbox::local::{Config, Confinement, INTERPRETED, LocalBackend};
 use seance_server::config::{Sandboxes, ServerConfig};
 
 /// A backend, and what it counts itself.
@@ -20,16 +20,21 @@ pub struct Backend {
 pub async fn start(config: &ServerConfig) -> Result<Backend> {
     match &config.kubernetes {
         Some(settings) => kubernetes(settings).await,
-        None => Ok(Backend { sandboxes: local(&config.sandboxes).await?, metrics: None }),
+        None => Ok(Backend { sandboxes: local(&config.sandboxes, INTERPRETED).await?, metrics: None }),
     }
 }
 
-/// Starts the local backend, or says what this machine lacks and what to do.
-pub async fn local(sandboxes: &Sandboxes) -> Result<Arc<dyn SandboxBackend>> {
+/// Starts the local backend with JavaScript and these engines, or says what this machine lacks and what to do.
+pub async fn local(sandboxes: &Sandboxes, interpreted: &[&'static str]) -> Result<Arc<dyn SandboxBackend>> {
     let binary = std::env::current_exe().context("can't find this program's own file")?;
     let confinement = if sandboxes.unconfined { Confinement::Unconfined } else { Confinement::Required };
-    let config =
-        Config { warm: sandboxes.warm, max_sandboxes: sandboxes.max, confinement, ..Config::new(binary) };
+    let config = Config {
+        warm: sandboxes.warm,
+        max_sandboxes: sandboxes.max,
+        confinement,
+        interpreted: interpreted.to_vec(),
+        ..Config::new(binary)
+    };
     Ok(Arc::new(LocalBackend::start(config).await?))
 }
 

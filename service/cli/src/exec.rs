@@ -55,6 +55,11 @@ pub struct Source {
 }
 
 impl Source {
+    /// The engine that runs its language.
+    pub fn engine(&self) -> &str {
+        if self.language == "typescript" { "javascript" } else { &self.language }
+    }
+
     /// Reads the files that the command line names.
     pub fn read(program: &Program) -> Result<Self> {
         let language = match &program.language {
@@ -73,7 +78,7 @@ impl Source {
 /// Opens a session for a program.
 pub async fn open(client: &Client, program: &Program, source: &Source) -> Result<String> {
     let request = proto::OpenRequest {
-        engine: engine_of(&source.language).to_owned(),
+        engine: source.engine().to_owned(),
         limits: limits(program),
         engine_options: program.options.clone(),
         idempotency_key: uuid::Uuid::new_v4().to_string(),
@@ -262,11 +267,6 @@ fn language_of(file: &Path) -> &'static str {
         Some("py") => "python",
         _ => "javascript",
     }
-}
-
-/// The engine that runs a language.
-fn engine_of(language: &str) -> &str {
-    if language == "typescript" { "javascript" } else { language }
 }
 
 fn read_source(file: &Path) -> Result<Vec<u8>> {

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result};
 use seance_proto::v1alpha1 as proto;
+use seance_sandbox::local::INTERPRETED;
 use seance_server::Service;
 use seance_server::config::Settings;
 use seance_server::telemetry::Telemetry;
@@ -35,7 +36,10 @@ pub async fn run(run: Run, json: bool) -> Result<ExitCode> {
     config.edge.listen = None;
     let telemetry = Telemetry::install(&config.telemetry).context("can't set up logs")?;
     let cannot_start = || Exit(EXIT_REFUSED, "the program can't start".to_owned());
-    let backend = backend::local(&config.sandboxes).await.with_context(cannot_start)?;
+    // What starts is what this program needs.
+    let engine = source.engine();
+    let interpreted: Vec<_> = INTERPRETED.iter().copied().filter(|name| *name == engine).collect();
+    let backend = backend::local(&config.sandboxes, &interpreted).await.with_context(cannot_start)?;
     let service = Service::start(&config, backend).await.with_context(cannot_start)?;
     let client = Client::over(service.channel(), Bearer::default());
     let result = in_session(&client, &run, source, json).await;

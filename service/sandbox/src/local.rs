@@ -17,6 +17,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
+use futures::future::join_all;
 use seance_core::sandbox::{ClaimError, ClaimRequest, Claimed, EngineStatus, SandboxBackend};
 use tokio::time::Instant;
 
@@ -25,6 +26,9 @@ use engines::Engine;
 use launch::Launcher;
 use pool::Pool;
 use sandbox::Sandbox;
+
+/// The engines whose interpreters are those of the machine. JavaScript's is in the runner, and always there.
+pub const INTERPRETED: &[&str] = &["python"];
 
 /// How sandboxes are made.
 #[derive(Debug, Clone)]
@@ -36,8 +40,8 @@ pub struct Config {
     pub runner: Program,
     /// Whether programs are confined.
     pub confinement: Confinement,
-    /// Whether Python is offered, with the interpreter of this machine.
-    pub python: bool,
+    /// The engines that are offered with this machine's interpreters, of [`INTERPRETED`].
+    pub interpreted: Vec<&'static str>,
     /// Runners kept ready, at most `max_sandboxes`: so many for JavaScript, and one for each other engine.
     pub warm: usize,
     /// Sandboxes at one time, warm ones included. Claims over it wait.
@@ -58,7 +62,7 @@ impl Config {
             init: program.clone(),
             runner: program,
             confinement: Confinement::Required,
-            python: true,
+            interpreted: INTERPRETED.to_vec(),
             warm: 2,
             max_sandboxes: 64,
             memory_bytes_max: 4096 << 20,
@@ -107,24 +111,28 @@ impl LocalBackend {
         let runner_error = |error: std::io::Error| StartError::Runner { message: error.to_string() };
         let launcher = Launcher::new(&config).map_err(runner_error)?;
         let pool = Pool::new(&config, launcher);
-        let first = match pool.start_one(&Arc::new(Engine::javascript())).await {
+        let javascript = Arc::new(Engine::javascript());
+        let interpreted = config.interpreted.iter().map(|name| first_of(&pool, name));
+        let (first, others) = tokio::join!(pool.start_one(&javascript), join_all(interpreted));
+        let first = match first {
             Ok(first) => first,
             Err(message) => {
+                drop(others);
                 pool.shut_down(config.start_timeout).await;
                 return Err(StartError::Runner { message });
             }
         };
         let mut engines = statuses(&first);
         let mut ready = vec![first];
-        if config.python {
-            match first_python(&pool).await {
+        for (name, other) in config.interpreted.iter().zip(others) {
+            match other {
                 Ok(first) => {
                     engines.extend(statuses(&first));
                     ready.push(first);
                 }
                 Err(why) => {
-                    tracing::warn!(why, "the python engine is unavailable");
-                    engines.push(EngineStatus { name: "python".to_owned(), version: Err(why) });
+                    tracing::warn!(engine = name, why, "an engine is unavailable");
+                    engines.push(EngineStatus { name: (*name).to_owned(), version: Err(why) });
                 }
             }
         }
@@ -144,12 +152,11 @@ impl Drop for LocalBackend {
     }
 }
 
-/// A sandbox for this machine's Python, or why there is none and what to do.
-async fn first_python(pool: &Pool) -> Result<Sandbox, String> {
-    let found = tokio::task::spawn_blocking(Engine::python).await;
-    let python = found.expect("looking for it doesn't panic and is never aborted")?;
-    let interpreter = python.interpreter.display().to_string();
-    let first = pool.start_one(&Arc::new(python)).await;
+/// A sandbox for the engine of this machine's interpreter, or why there is none and what to do.
+async fn first_of(pool: &Pool, name: &'static str) -> Result<Sandbox, String> {
+    let engine = Engine::interpreted(name).await?;
+    let interpreter = engine.interpreter.display().to_string();
+    let first = pool.start_one(&Arc::new(engine)).await;
     first.map_err(|error| format!("{interpreter} does not work in a sandbox: {error}"))
 }
 

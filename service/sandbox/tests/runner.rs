@@ -5,7 +5,7 @@ mod testee;
 use seance_core::ids::ProgramNumber;
 use seance_core::link::{FromRunner, HostEnd, HostEnded, ToRunner};
 use seance_core::sandbox::SandboxBackend;
-use seance_sandbox::local::{Confinement, LocalBackend};
+use seance_sandbox::local::{Confinement, INTERPRETED, LocalBackend};
 use testee::{Guest, REAL_RUNNER, config};
 
 async fn attempt(source: &str, _wire: &mut testee::runner::Wire) -> String {
@@ -19,7 +19,7 @@ pub async fn service(_: Confinement, name: &str) {
 async fn backend(confinement: Confinement) -> LocalBackend {
     let mut config = config(confinement);
     config.runner.args = vec![REAL_RUNNER.into()];
-    config.python = true;
+    config.interpreted = INTERPRETED.to_vec();
     LocalBackend::start(config).await.expect("this machine can make sandboxes")
 }
 

@@ -37,8 +37,12 @@ impl World {
         std::fs::create_dir_all(&folder).with_context(|| format!("can't make {}", folder.display()))?;
         let binary = std::env::current_exe().context("can't find this program's own file")?;
         // Only JavaScript is measured.
-        let config =
-            Config { warm: WARM, max_sandboxes: MAX_SANDBOXES, python: false, ..Config::new(binary) };
+        let config = Config {
+            warm: WARM,
+            max_sandboxes: MAX_SANDBOXES,
+            interpreted: Vec::new(),
+            ..Config::new(binary)
+        };
         let backend = Arc::new(LocalBackend::start(config).await?);
         let as_backend: Arc<dyn SandboxBackend> = backend.clone();
         let service = Service::start(&server_config(&folder)?, as_backend).await.context("can't start")?;

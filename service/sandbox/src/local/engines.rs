@@ -1,9 +1,13 @@
 //! The engines of this machine: what a runner is told for each, and the files that it needs inside.
 
 use std::ffi::OsString;
-use std::io::{self, Read};
+use std::io;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::Stdio;
+use std::time::Duration;
+
+use tokio::io::AsyncReadExt as _;
+use tokio::process::Command;
 
 use crate::confine::needed_by;
 
@@ -15,6 +19,8 @@ const PYTHON_MIN: (u32, u32) = (3, 11);
 const PYTHON_PROBE: &str = include_str!("python_files.py");
 /// What the probe may print before we stop reading, in bytes.
 const LISTING_BYTES_MAX: u64 = 64 * 1024;
+/// How long the probe may take. It is killed then.
+const LISTING_TIMEOUT: Duration = Duration::from_secs(10);
 /// Files and folders of an interpreter.
 const FILES_MAX: usize = 160;
 
@@ -36,13 +42,20 @@ impl Engine {
     }
 
     /// The one of this machine's interpreter, or why there is none and what to do. Runs it, which takes
-    /// some hundred milliseconds and blocks.
-    pub(super) fn python() -> Result<Self, String> {
+    /// some hundred milliseconds.
+    pub(super) async fn interpreted(name: &str) -> Result<Self, String> {
+        match name {
+            "python" => Self::python().await,
+            _ => Err(format!("no interpreter is known for {name:?}")),
+        }
+    }
+
+    async fn python() -> Result<Self, String> {
         let path = PYTHONS.iter().map(Path::new).find(|path| path.exists()).ok_or_else(|| {
             format!("no Python interpreter is at {}; install python3", PYTHONS.join(" or "))
         })?;
-        let files =
-            python_files(path).map_err(|error| format!("{} is of no use: {error}", path.display()))?;
+        let files = python_files(path).await;
+        let files = files.map_err(|error| format!("{} is of no use: {error}", path.display()))?;
         Ok(Self { name: "python", interpreter: path.to_owned(), files })
     }
 
@@ -55,15 +68,17 @@ impl Engine {
     }
 }
 
-fn python_files(interpreter: &Path) -> io::Result<Vec<PathBuf>> {
-    let listing = listing(interpreter)?;
+async fn python_files(interpreter: &Path) -> io::Result<Vec<PathBuf>> {
+    let listing = listing(interpreter).await?;
     let mut lines = listing.lines();
     let version = lines.next().unwrap_or_default();
     if parsed(version).is_none_or(|version| version < PYTHON_MIN) {
         let (major, minor) = PYTHON_MIN;
         return Err(io::Error::other(format!("its version is {version:?}, and {major}.{minor} is needed")));
     }
-    let mut files = needed_by(interpreter)?;
+    let binary = interpreter.to_owned();
+    let needed = tokio::task::spawn_blocking(move || needed_by(&binary)).await;
+    let mut files = needed.expect("looking doesn't panic and is never aborted")?;
     files.push(interpreter.to_owned());
     files.extend(lines.map(PathBuf::from).filter(|path| path.is_absolute()));
     // How libraries are found that are in no usual place.
@@ -76,15 +91,20 @@ fn python_files(interpreter: &Path) -> io::Result<Vec<PathBuf>> {
     Ok(files)
 }
 
-fn listing(interpreter: &Path) -> io::Result<String> {
+async fn listing(interpreter: &Path) -> io::Result<String> {
     let mut command = Command::new(interpreter);
-    command.args(["-I", "-B", "-c", PYTHON_PROBE]).env_clear().current_dir("/");
+    command.args(["-I", "-B", "-c", PYTHON_PROBE]).env_clear().current_dir("/").kill_on_drop(true);
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null());
     let mut child = command.spawn()?;
     let mut listing = String::new();
-    let output = child.stdout.take().expect("it was asked for");
-    output.take(LISTING_BYTES_MAX).read_to_string(&mut listing)?;
-    let status = child.wait()?;
+    let mut output = child.stdout.take().expect("it was asked for").take(LISTING_BYTES_MAX);
+    let told = async {
+        output.read_to_string(&mut listing).await?;
+        child.wait().await
+    };
+    let told = tokio::time::timeout(LISTING_TIMEOUT, told).await;
+    let status =
+        told.map_err(|_| io::Error::other(format!("it ran for {LISTING_TIMEOUT:?} without an end")))??;
     if status.success() { Ok(listing) } else { Err(io::Error::other(format!("it ended with {status}"))) }
 }
 
@@ -99,9 +119,9 @@ mod tests {
     use super::*;
 
     /// Issue 5: the interpreter and its standard library, and no folder around them.
-    #[test]
-    fn the_files_of_this_machines_python_are_found() {
-        let python = Engine::python().expect("the tests need python3");
+    #[tokio::test]
+    async fn the_files_of_this_machines_python_are_found() {
+        let python = Engine::python().await.expect("the tests need python3");
         assert!(python.files.iter().any(|path| path.ends_with("python3")), "{python:?}");
         assert!(python.files.iter().any(|path| path.join("asyncio/base_events.py").is_file()), "{python:?}");
         for broad in ["/", "/usr", "/usr/lib", "/usr/bin", "/lib", "/etc"] {
@@ -109,10 +129,14 @@ mod tests {
         }
     }
 
-    #[test]
-    fn what_is_no_interpreter_is_said_to_be_none() {
-        assert!(python_files(Path::new("/bin/true")).unwrap_err().to_string().contains("version"));
-        assert!(python_files(Path::new("/bin/false")).unwrap_err().to_string().contains("ended"));
+    #[tokio::test]
+    async fn what_is_no_interpreter_is_said_to_be_none() {
+        for (program, why) in
+            [("/bin/true", "version"), ("/bin/false", "ended"), ("/bin/none", "No such file")]
+        {
+            let error = python_files(Path::new(program)).await.unwrap_err();
+            assert!(error.to_string().contains(why), "{error}");
+        }
         assert_eq!(parsed("3.11.2"), Some((3, 11)));
         assert_eq!(parsed("3"), None);
         assert!(parsed("3.9.2") < Some(PYTHON_MIN));

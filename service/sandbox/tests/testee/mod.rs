@@ -65,7 +65,7 @@ pub fn config(confinement: Confinement) -> Config {
     config.confinement = confinement;
     config.warm = 1;
     // What is started here is no real runner.
-    config.python = false;
+    config.interpreted = Vec::new();
     config.max_sandboxes = 4;
     config.scratch_bytes = 4 << 20;
     config
