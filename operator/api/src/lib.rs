@@ -84,6 +84,8 @@ pub mod env {
     pub const LINK_TOKEN_FILE: &str = "SEANCE_LINK_TOKEN_FILE";
     /// The file with the CA of the link.
     pub const LINK_CA_FILE: &str = "SEANCE_LINK_CA_FILE";
+    /// The engine that the runner offers; a sandbox has one.
+    pub const ENGINE: &str = "SEANCE_ENGINE";
     /// The name of the Sandbox. For logs: the service believes the token alone.
     pub const SANDBOX: &str = "SEANCE_SANDBOX";
     /// The name of the pool. For logs.

@@ -39,12 +39,15 @@ use crate::quantity::Quantity;
 pub struct SandboxPoolSpec {
     /// What pods are like. A change replaces warm pods a few at a time and leaves assigned ones alone.
     pub template: PodTemplate,
-    /// The engines that the image has, by the names that callers use. They can't be changed: callers
-    /// choose pools by them; make another pool.
+    /// The engine that the pool's sandboxes run, by the name that callers use: `javascript`, to which
+    /// `typescript` belongs, or another alone. It can't be changed: callers choose pools by it; make
+    /// another pool.
     #[schemars(length(min = 1, max = 16), inner(length(min = 1, max = 63)))]
     #[x_kube(
         merge_strategy = ListMerge::Set,
-        validation = Rule::new("self == oldSelf").message("a pool's engines can't be changed; make another pool")
+        validation = Rule::new("self == oldSelf").message("a pool's engines can't be changed; make another pool"),
+        validation = Rule::new("size(self) == 1 || self.all(e, e in ['javascript', 'typescript'])")
+            .message("a pool has one engine: javascript, with typescript, or another alone; make a pool for each")
     )]
     pub engines: Vec<String>,
     /// The tenants that may use the pool; none named is all.

@@ -5,6 +5,7 @@ pub mod engine;
 pub mod javascript;
 pub mod parent;
 pub mod python;
+pub mod readable;
 
 /// Ends the process at once. Nothing of an interpreter is taken down: the kernel does that, and no
 /// code of a program can run any more.

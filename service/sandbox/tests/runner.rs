@@ -121,6 +121,8 @@ attempts = [
     lambda: open("/etc/passwd"),
     lambda: open("/etc/hostname"),
     lambda: os.listdir("/home"),
+    lambda: os.listdir("/"),
+    lambda: open("/proc/self/environ"),
     lambda: open("/var/run/secrets/kubernetes.io/serviceaccount/token"),
     lambda: open("/work/file", "w"),
     lambda: socket.create_connection(("169.254.169.254", 80)),
@@ -128,8 +130,7 @@ attempts = [
     lambda: os.kill(-1, 9),
     lambda: os.fork(),
 ]
-[n for n, attempt in enumerate(attempts) if not denied(attempt)] + sorted(set(os.listdir("/")) - {
-    "dev", "etc", "lib", "lib64", "proc", "seance", "tmp", "usr", "work"})
+[n for n, attempt in enumerate(attempts) if not denied(attempt)]
 "#;
     assert_eq!(value(&mut guest, source).await, "[]");
 }
@@ -139,7 +140,7 @@ attempts = [
 async fn a_warm_runner_makes_room_for_a_session_of_another_engine() {
     let mut config = config(Confinement::Required);
     config.runner.args = vec![REAL_RUNNER.into()];
-    (config.python, config.max_sandboxes) = (true, 2);
+    (config.interpreted, config.max_sandboxes) = (INTERPRETED.to_vec(), 2);
     let backend = LocalBackend::start(config).await.expect("this machine can make sandboxes");
     let mut first = Guest::of(&backend, "python").await;
     let mut second = Guest::of(&backend, "python").await;

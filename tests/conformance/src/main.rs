@@ -84,7 +84,7 @@ async fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
             "a cluster's service is not started here: give the --address of an installed one, with --ca and --token-file"
         );
     }
-    let entries = chosen(plan::on(arguments.backend.name())?, &arguments.only)?;
+    let entries = chosen(plan::all()?, &arguments.only)?;
     if arguments.list {
         print(&list(&entries))?;
         return Ok(ExitCode::SUCCESS);

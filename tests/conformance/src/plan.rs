@@ -60,8 +60,6 @@ pub enum Work {
 struct UnbuiltFile {
     /// What is said of a language that isn't built.
     languages: BTreeMap<String, String>,
-    /// What is said of a language that a backend has no sandbox for.
-    backends: BTreeMap<String, BTreeMap<String, String>>,
     lines: Vec<UnbuiltLines>,
 }
 
@@ -79,26 +77,9 @@ struct ElsewhereFile {
     lines: BTreeMap<String, String>,
 }
 
-/// All rows as they are run on this backend: without what it has no sandbox for.
-pub fn on(backend: &str) -> anyhow::Result<Vec<Entry>> {
-    let mut backends = unbuilt()?.backends;
-    let lacks = backends.remove(backend).unwrap_or_default();
-    let mut entries = all()?;
-    for Entry { language, work, .. } in &mut entries {
-        if let (Work::Run(_), Some(note)) = (&work, lacks.get(language)) {
-            *work = Work::Later(note.clone());
-        }
-    }
-    Ok(entries)
-}
-
-fn unbuilt() -> anyhow::Result<UnbuiltFile> {
-    toml::from_str(UNBUILT).context("reading unbuilt.toml")
-}
-
 /// All rows, in the order of the acceptance lists.
 pub fn all() -> anyhow::Result<Vec<Entry>> {
-    let unbuilt = unbuilt()?;
+    let unbuilt: UnbuiltFile = toml::from_str(UNBUILT).context("reading unbuilt.toml")?;
     let mut rows: BTreeMap<(Order, String), Work> = BTreeMap::new();
     let mut later: BTreeMap<(Order, String), (String, Vec<Case>)> = BTreeMap::new();
     let mut ids: BTreeMap<Order, String> = BTreeMap::new();

@@ -186,6 +186,12 @@ fn container(
     })
 }
 
+/// The engine of a pool, which is one. TypeScript belongs to JavaScript's.
+fn engine(pool: &SandboxPool) -> &str {
+    let name = pool.spec.engines.first().map(String::as_str).unwrap_or_default();
+    if name == "typescript" { "javascript" } else { name }
+}
+
 fn environment(pool: &SandboxPool, around: Surroundings<'_>, sandbox: &str) -> Vec<EnvVar> {
     let variable =
         |name: &str, value: String| EnvVar { name: name.to_owned(), value: Some(value), ..EnvVar::default() };
@@ -197,6 +203,7 @@ fn environment(pool: &SandboxPool, around: Surroundings<'_>, sandbox: &str) -> V
         variable(env::LINK_SERVER_NAME, LINK_SERVER_NAME.to_owned()),
         variable(env::LINK_TOKEN_FILE, format!("{LINK_DIRECTORY}/token")),
         variable(env::LINK_CA_FILE, format!("{LINK_DIRECTORY}/{LINK_CA_KEY}")),
+        variable(env::ENGINE, engine(pool).to_owned()),
         variable(env::SANDBOX, sandbox.to_owned()),
         variable(env::POOL, pool.name_any()),
         variable(env::ISOLATION_CHECKS, canaries),

@@ -46,7 +46,7 @@ use seance_proto::host::v1alpha1::{Ready, Start, from_host, to_host};
 
 use crate::hosts::channel::{self, Channel};
 use crate::hosts::engine::Engine;
-use crate::hosts::parent;
+use crate::hosts::{parent, readable};
 use host::{Host, Store};
 
 /// The interpreter that this host is built on.
@@ -86,13 +86,13 @@ pub fn host_main() -> ExitCode {
 pub fn engine(mut command: Vec<OsString>) -> Engine {
     command.push("host-javascript".into());
     let languages = &["javascript", "typescript"];
-    Engine { languages, command, stack_bytes: STACK_BYTES, confinement: confinement() }
+    Engine { languages, command, stack_bytes: STACK_BYTES, readable: None, confinement: confinement() }
 }
 
 /// The names of what confines a host on this kernel.
 fn confinement() -> Vec<String> {
     let mut names = vec!["no_new_privs", "rlimits", "seccomp"];
-    if confine::has_landlock() {
+    if readable::has_landlock() {
         names.push("landlock");
     }
     names.into_iter().map(str::to_owned).collect()

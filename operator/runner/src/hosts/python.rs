@@ -20,9 +20,10 @@
 //!   can be written.
 
 use std::ffi::OsString;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use super::engine::Engine;
+use super::readable;
 
 mod confine;
 
@@ -42,6 +43,11 @@ const MODULES: &[(&str, &str)] = &[
     ("_seance_parent", include_str!("python/parent.py")),
 ];
 
+/// Where an interpreter is looked for in a pod, first come.
+pub const INTERPRETERS: [&str; 2] = ["/usr/local/bin/python3", "/usr/bin/python3"];
+/// Where interpreters, their libraries and the time zones are.
+const READABLE: [&str; 6] = ["/usr", "/lib", "/lib64", "/opt", "/etc/ld.so.cache", "/etc/localtime"];
+
 /// The engine that this interpreter makes.
 pub fn engine(interpreter: &Path) -> Result<Engine, confine::Error> {
     let filters: Vec<String> = confine::filters()?.iter().map(hex::encode).collect();
@@ -53,13 +59,25 @@ pub fn engine(interpreter: &Path) -> Result<Engine, confine::Error> {
     let mut command: Vec<OsString> = vec![interpreter.into()];
     command.extend(["-I", "-B", "-X", "utf8", "-c", BOOT].map(OsString::from));
     command.push(facts.to_string().into());
+    let mut confinement = vec!["no_new_privs", "rlimits", "seccomp"];
+    if readable::has_landlock() {
+        confinement.push("landlock");
+    }
     command.extend(MODULES.iter().flat_map(|(name, source)| [name.into(), source.into()]));
     Ok(Engine {
         languages: &["python"],
         command,
         stack_bytes: STACK_BYTES,
-        confinement: ["no_new_privs", "rlimits", "seccomp"].map(str::to_owned).to_vec(),
+        readable: Some(readable_by(interpreter)),
+        confinement: confinement.into_iter().map(str::to_owned).collect(),
     })
+}
+
+/// The usual places, and the folder tree that the interpreter was installed in.
+fn readable_by(interpreter: &Path) -> Vec<PathBuf> {
+    let file = interpreter.canonicalize().unwrap_or_else(|_| interpreter.to_owned());
+    let prefix = file.parent().and_then(Path::parent).filter(|prefix| prefix.parent().is_some());
+    READABLE.iter().map(PathBuf::from).chain(prefix.map(Path::to_owned)).collect()
 }
 
 #[cfg(test)]

@@ -6,7 +6,7 @@ use std::os::fd::{FromRawFd, OwnedFd, RawFd};
 use std::path::{Path, PathBuf};
 
 use crate::hosts::engine::Engine;
-use crate::hosts::{javascript, python};
+use crate::hosts::{javascript, python, readable};
 
 /// The most forbidden ways out that a runner tries.
 const TARGETS_MAX: usize = 64;
@@ -23,6 +23,12 @@ pub enum Error {
     /// The filters of Python hosts can't be made for this machine.
     #[error("confining Python hosts")]
     Python(#[source] Box<dyn std::error::Error + Send + Sync>),
+    /// The image has no interpreter.
+    #[error("the image has no interpreter at any of {0:?}; give the pool one that has")]
+    NoInterpreter(&'static [&'static str]),
+    /// Programs that can read files could read the link's token.
+    #[error("this node's kernel has no Landlock, without which {0} programs could read the link's token")]
+    NoLandlock(&'static str),
     /// There is no way to the service.
     #[error("one of the arguments is missing: --link-fd")]
     NoLink,
@@ -104,7 +110,8 @@ impl Config {
 
     /// Reads `[--self-exe PATH] [--host-prefix ARGUMENT]...` and what a pod's environment says:
     /// `SEANCE_LINK_ADDRESS`, `SEANCE_LINK_SERVER_NAME`, `SEANCE_LINK_TOKEN_FILE`,
-    /// `SEANCE_LINK_CA_FILE`, `SEANCE_ISOLATION_CHECKS`, `SEANCE_ACCEPT_NO_PIDS_LIMIT`.
+    /// `SEANCE_LINK_CA_FILE`, `SEANCE_ISOLATION_CHECKS`, `SEANCE_ACCEPT_NO_PIDS_LIMIT`, and
+    /// `SEANCE_ENGINE`, which is JavaScript where it doesn't say.
     pub fn for_pod(
         args: impl Iterator<Item = OsString>,
         environment: impl Fn(&str) -> Option<String>,
@@ -127,9 +134,23 @@ impl Config {
             targets: targets(&environment("SEANCE_ISOLATION_CHECKS").unwrap_or_default())?,
             accepts_no_pids_limit: environment("SEANCE_ACCEPT_NO_PIDS_LIMIT").as_deref() == Some("true"),
         };
-        let engine = javascript::engine(host_command);
+        let engine = match environment("SEANCE_ENGINE").as_deref() {
+            None | Some("javascript") => javascript::engine(host_command),
+            Some("python") => python_of_image()?,
+            Some(_) => {
+                return Err(Error::Variable { name: "SEANCE_ENGINE", wanted: "javascript or python" });
+            }
+        };
         Ok(Self { dialer: Dialer::Network(network), engine, isolation: Some(isolation) })
     }
+}
+
+fn python_of_image() -> Result<Engine, Error> {
+    if !readable::has_landlock() {
+        return Err(Error::NoLandlock("python"));
+    }
+    let path = python::INTERPRETERS.iter().map(Path::new).find(|path| path.exists());
+    python::engine(path.ok_or(Error::NoInterpreter(&python::INTERPRETERS))?).map_err(Error::Python)
 }
 
 /// Reads what all modes have; `other` takes an argument of its own, or says that it has none such.
@@ -223,6 +244,7 @@ mod tests {
             ("SEANCE_LINK_ADDRESS", "https://a.name:1"),
             ("SEANCE_LINK_SERVER_NAME", ""),
             ("SEANCE_LINK_TOKEN_FILE", ""),
+            ("SEANCE_ENGINE", "cobol"),
             ("SEANCE_LINK_CA_FILE", ""),
             ("SEANCE_ISOLATION_CHECKS", "{}"),
             ("SEANCE_ISOLATION_CHECKS", r#"[{"name":"a","address":"b"}]"#),

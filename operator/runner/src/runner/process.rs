@@ -20,7 +20,7 @@ use tokio::net::unix::pipe::Receiver;
 
 use crate::hosts::channel::HOST_SOCKET_FD;
 use crate::hosts::engine::Engine;
-use crate::hosts::parent;
+use crate::hosts::{parent, readable};
 
 const READ_BYTES: usize = 64 * 1024;
 /// More than `/proc/PID/status` has, so that it is read at once.
@@ -96,8 +96,9 @@ impl HostProcess {
         Ok(Requested { socket, stdout, stderr })
     }
 
-    /// Executes the warm parent of an engine: an empty environment, nothing on standard input, its socket at [`HOST_SOCKET_FD`] and no other descriptor, a session of its own, and
-    /// death with the runner.
+    /// Executes the warm parent of an engine: an empty environment, nothing on standard input, its socket
+    /// at [`HOST_SOCKET_FD`] and no other descriptor, no files but what it may read, a session of its own,
+    /// and death with the runner.
     pub fn spawn(engine: &Engine) -> io::Result<Self> {
         let (ours, theirs) = std::os::unix::net::UnixStream::pair()?;
         let [program, arguments @ ..] = engine.command.as_slice() else {
@@ -108,8 +109,13 @@ impl HostProcess {
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
         let socket = theirs.as_raw_fd();
         let (parent, stack_bytes) = (std::process::id(), engine.stack_bytes);
+        let readable = match &engine.readable {
+            Some(paths) => readable::rules(paths)?,
+            None => None,
+        };
+        let rules = readable.as_ref().map(AsRawFd::as_raw_fd);
         // SAFETY: `prepare` only makes system calls, so it is fit for between fork and exec.
-        unsafe { command.pre_exec(move || prepare(socket, parent, stack_bytes)) };
+        unsafe { command.pre_exec(move || prepare(socket, parent, stack_bytes, rules)) };
         let mut child = command.spawn()?;
         let pid = Pid::from_raw(child.id() as i32);
         // From here on the process is ours to kill and reap; `Child` does neither when dropped.
@@ -369,7 +375,7 @@ fn is_readable(fd: BorrowedFd<'_>) -> bool {
 }
 
 /// Runs in the child between fork and exec.
-fn prepare(socket: RawFd, parent: u32, stack_bytes: u64) -> io::Result<()> {
+fn prepare(socket: RawFd, parent: u32, stack_bytes: u64, rules: Option<RawFd>) -> io::Result<()> {
     // SAFETY: plain system calls on numbers, allowed between fork and exec.
     unsafe {
         let mut stack = std::mem::zeroed::<libc::rlimit>();
@@ -380,6 +386,9 @@ fn prepare(socket: RawFd, parent: u32, stack_bytes: u64) -> io::Result<()> {
         check(libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL))?;
         if libc::getppid() as u32 != parent {
             return Err(io::ErrorKind::NotConnected.into());
+        }
+        if let Some(rules) = rules {
+            readable::restrict(rules)?;
         }
         if socket == HOST_SOCKET_FD {
             check(libc::fcntl(socket, libc::F_SETFD, 0))?;

@@ -16,7 +16,7 @@ use seance_proto::host::v1alpha1::{
     to_host,
 };
 use seance_runner::hosts::engine::Engine;
-use seance_runner::hosts::{javascript, parent, python};
+use seance_runner::hosts::{javascript, parent, python, readable};
 
 const DEADLINE: Duration = Duration::from_secs(30);
 
@@ -224,6 +224,7 @@ impl Parent {
     fn start(engine: &Engine) -> Self {
         let (control, theirs) = UnixStream::pair().unwrap();
         let (fd, stack_bytes) = (theirs.as_raw_fd(), engine.stack_bytes);
+        let rules = engine.readable.as_ref().and_then(|paths| readable::rules(paths).unwrap());
         let mut command = Command::new(&engine.command[0]);
         command.args(&engine.command[1..]).env_clear().stdin(Stdio::null());
         // SAFETY: only makes system calls between fork and exec.
@@ -235,7 +236,7 @@ impl Parent {
                 if done < 0 || libc::setrlimit(libc::RLIMIT_STACK, &stack) < 0 {
                     return Err(std::io::Error::last_os_error());
                 }
-                Ok(())
+                rules.as_ref().map_or(Ok(()), |rules| readable::restrict(rules.as_raw_fd()))
             });
         }
         let (started, process) = std::sync::mpsc::channel();

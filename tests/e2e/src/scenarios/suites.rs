@@ -36,9 +36,14 @@ async fn lists_hold(place: &mut Place, only: Option<&str>) -> anyhow::Result<()>
     let mut values = place.values();
     ample_processor(&mut values);
     values["pools"][POOL] = pool(8);
-    values["pools"][POOL]["refill"] = json!({ "maxStarting": 8 });
-    // Lines of large values ask for a gibibyte.
-    values["pools"][POOL]["template"]["resources"]["limits"]["memory"] = json!("1100Mi");
+    values["pools"]["python"] = pool(4);
+    values["pools"]["python"]["engines"] = json!(["python"]);
+    values["pools"]["python"]["template"]["image"] = json!(place.setting.image_name("runner-python"));
+    for name in [POOL, "python"] {
+        values["pools"][name]["refill"] = json!({ "maxStarting": 8 });
+        // Lines of large values ask for a gibibyte.
+        values["pools"][name]["template"]["resources"]["limits"]["memory"] = json!("1100Mi");
+    }
     // The clients of its runner take no other name for the certificate than the address they dial.
     let address = place.free_address().await?;
     values["api"] = json!({ "service": { "clusterIP": address } });

@@ -147,6 +147,7 @@ fn the_runner_is_told_where_the_link_is_and_what_to_try() {
     assert_eq!(value("SEANCE_LINK_SERVER_NAME"), "seance-link");
     assert_eq!(value("SEANCE_LINK_TOKEN_FILE"), "/var/run/seance/token");
     assert_eq!(value("SEANCE_LINK_CA_FILE"), "/var/run/seance/ca.crt");
+    assert_eq!(value("SEANCE_ENGINE"), "javascript");
     assert_eq!((value("SEANCE_SANDBOX"), value("SEANCE_POOL")), ("default-1", "default"));
     assert_eq!(value("SEANCE_ACCEPT_NO_PIDS_LIMIT"), "true");
     let canaries: Value = serde_json::from_str(value("SEANCE_ISOLATION_CHECKS")).expect("JSON");

@@ -62,13 +62,6 @@ pub fn confine_program(address_space_bytes: u64, cpu_seconds: u64) -> Result<(),
     Ok(())
 }
 
-/// Whether the kernel has Landlock switched on.
-pub fn has_landlock() -> bool {
-    const VERSION: libc::c_ulong = 1;
-    // SAFETY: with this flag the call takes no memory and only tells a version number.
-    unsafe { libc::syscall(libc::SYS_landlock_create_ruleset, std::ptr::null::<u8>(), 0, VERSION) > 0 }
-}
-
 fn set_attribute(attribute: i32, value: libc::c_ulong) -> Result<(), Error> {
     // SAFETY: both attributes take one integer and touch no memory of ours.
     match unsafe { libc::prctl(attribute, value, 0, 0, 0) } {

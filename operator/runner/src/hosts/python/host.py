@@ -2,6 +2,7 @@
 
 import asyncio
 import inspect
+import mmap
 import os
 import resource
 import selectors
@@ -27,6 +28,8 @@ TICK = 0.02
 THREAD_STACK_BYTES = 1 << 20
 #: Address space beyond what the program may use: frames, copies of values, what is imported.
 ADDRESS_SPACE_RESERVE = 64 << 20
+#: Where addresses end: no process has more.
+ADDRESSES_END = 1 << 47
 #: How long a host that is done waits to be killed before it ends by itself, in seconds.
 KILLED_WITHIN = 1
 
@@ -165,10 +168,10 @@ class Host:
         if 0 < limits.cpu_ms < (now - self.cpu_before) * 1000:
             self.fail("cpu_limit", f"used more than {limits.cpu_ms} ms of processor time")
 
-    def start_clocks(self):
+    def start_clocks(self, mapped_bytes):
         limits = self.limits
         if limits.memory_bytes:
-            n_bytes = address_space_bytes() + limits.memory_bytes + ADDRESS_SPACE_RESERVE
+            n_bytes = mapped_bytes + limits.memory_bytes + ADDRESS_SPACE_RESERVE
             resource.setrlimit(resource.RLIMIT_AS, (n_bytes, n_bytes + ADDRESS_SPACE_RESERVE))
         if limits.cpu_ms:
             # Our own clock comes first; the kernel's has whole seconds only.
@@ -304,10 +307,10 @@ class Policy(asyncio.DefaultEventLoopPolicy):
         self._loop_factory = lambda: Loop(host)
 
 
-def run(channel, start):
-    """Runs the program to its end, which is the end of the process."""
+def run(channel, start, mapped_bytes):
+    """Runs the program to its end, which is the end of the process. So much was mapped before it."""
     host = Host(channel, start)
-    host.start_clocks()
+    host.start_clocks(mapped_bytes)
     threading.stack_size(THREAD_STACK_BYTES)
     try:
         code = source.compiled(host.source.text, host.source.name)
@@ -359,5 +362,19 @@ def peak_bytes():
 
 
 def address_space_bytes():
-    with open("/proc/self/statm") as statm:
-        return int(statm.read().split()[0]) * resource.getpagesize()
+    """What is mapped, found by what a limit on it refuses: where /proc can't be read, nothing else tells."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_AS)
+    page = resource.getpagesize()
+    least, most = 0, ADDRESSES_END if hard == resource.RLIM_INFINITY else hard
+    try:
+        while most - least > page:
+            middle = (least + most) // 2
+            resource.setrlimit(resource.RLIMIT_AS, (middle, hard))
+            try:
+                mmap.mmap(-1, page).close()
+                most = middle
+            except (OSError, MemoryError):
+                least = middle
+    finally:
+        resource.setrlimit(resource.RLIMIT_AS, (soft, hard))
+    return most

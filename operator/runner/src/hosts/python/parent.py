@@ -45,6 +45,7 @@ def serve(facts):
     for attribute, value in (PR_SET_DUMPABLE, 0), (PR_SET_NO_NEW_PRIVS, 1):
         prctl(attribute, value)
     warm()
+    mapped_bytes = host.address_space_bytes()
     runner = os.getppid()
     with socket.socket(fileno=frames.SOCKET) as control:
         while True:
@@ -63,17 +64,17 @@ def serve(facts):
             control.sendall(struct.pack(">I", len(answer)) + answer)
     become_host(runner, descriptors)
     confine([bytes.fromhex(each) for each in facts["filters"]], facts["own_pid"])
-    serve_program()
+    serve_program(mapped_bytes)
 
 
-def serve_program():
+def serve_program(mapped_bytes):
     channel = frames.Channel()
     version = ".".join(map(str, sys.version_info[:3]))
     channel.send(frames.READY, frames.data(1, f"CPython {version}"))
     kind, message = channel.receive()
     if kind != frames.START:
         os._exit(1)
-    host.run(channel, frames.Start(message))
+    host.run(channel, frames.Start(message), mapped_bytes)
 
 
 def warm():
