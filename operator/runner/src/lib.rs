@@ -3,7 +3,7 @@
 //! It dials out over the link and is hostile in the eyes of the service. One binary has three modes,
 //! chosen by its first argument:
 //!
-//! - `runner --link-fd N [--python PATH] [--self-exe PATH] [--host-prefix ARGUMENT]...`, the default:
+//! - `runner --link-fd N [--interpreter ENGINE PATH] [--self-exe PATH] [--host-prefix ARGUMENT]...`, the default:
 //!   takes one session over the connected stream socket N and ends when the service says so or the
 //!   socket breaks. Exit status 0 for an ending in order, 1 otherwise with the reason on standard error.
 //! - `pod`: the same in a pod, over the network; how is said by the environment, see
@@ -11,8 +11,8 @@
 //! - `host-javascript`: the warm parent that forks a host for each program, as asked over the
 //!   socket at descriptor 3. Only a runner starts it.
 //!
-//! A runner offers one engine. With an interpreter's path that is Python, whose warm parent is the
-//! interpreter itself, given the host's source. Else it is JavaScript, whose warm parent is started as
+//! A runner offers one engine. With an interpreter that is its own, whose warm parent is the interpreter
+//! itself, given the host's source. Else it is JavaScript, whose warm parent is started as
 //! `PATH ARGUMENT... host-javascript`, by default this very program.
 //! A binary that offers [`main_from_args`] under a command of its own passes that command's words
 //! as prefixes: `--host-prefix runner-internal`.

@@ -28,7 +28,7 @@ use pool::Pool;
 use sandbox::Sandbox;
 
 /// The engines whose interpreters are those of the machine. JavaScript's is in the runner, and always there.
-pub const INTERPRETED: &[&str] = &["python"];
+pub const INTERPRETED: &[&str] = &["python", "ruby"];
 
 /// How sandboxes are made.
 #[derive(Debug, Clone)]
@@ -36,7 +36,8 @@ pub struct Config {
     /// The service's own binary, which is started again as each sandbox's keeper: followed by
     /// [`crate::confine::INIT_COMMAND`].
     pub init: Program,
-    /// The runner: followed by `runner --link-fd N --self-exe PATH`, and `--python PATH` for that engine.
+    /// The runner: followed by `runner --link-fd N --self-exe PATH`, and `--interpreter ENGINE PATH`
+    /// for an engine of this machine.
     pub runner: Program,
     /// Whether programs are confined.
     pub confinement: Confinement,

@@ -69,35 +69,68 @@ async fn unconfined_programs_run_one_after_the_other() {
     programs_run_one_after_the_other(Confinement::Unconfined).await;
 }
 
-async fn python_programs_run_with_the_interpreter_of_the_machine(confinement: Confinement) {
+/// A program and its value.
+type Valued = (&'static str, &'static str);
+
+/// The engines of interpreters, how their versions begin, and programs that say what each can do here.
+const INTERPRETED_PROGRAMS: [(&str, &str, &[Valued]); 2] = [
+    (
+        "python",
+        "CPython 3.",
+        &[
+            ("x = 1\nreturn x + 1", "2"),
+            ("'x' in globals()", "false"),
+            ("await tools.call('echo', {'a': [1, 'ä']})", r#"{"a":[1,"ä"]}"#),
+            (
+                "import ssl, sqlite3, lzma, ctypes, zoneinfo\nstr(zoneinfo.ZoneInfo('Europe/Berlin'))",
+                "\"Europe/Berlin\"",
+            ),
+        ],
+    ),
+    (
+        "ruby",
+        "CRuby 3.",
+        &[
+            ("X = 1\nreturn X + 1", "2"),
+            ("defined?(X).inspect", "\"nil\""),
+            ("tools.call('echo', { 'a' => [1, 'ä'] })", r#"{"a":[1,"ä"]}"#),
+            (
+                "require 'openssl'; require 'fiddle'; require 'psych'; require 'socket'\n\
+                 ENV['TZ'] = 'Europe/Berlin'\nTime.at(0).utc_offset",
+                "3600",
+            ),
+        ],
+    ),
+];
+
+async fn programs_run_with_the_interpreters_of_the_machine(confinement: Confinement) {
     let backend = backend(confinement).await;
     let engines = backend.engines();
-    let python = engines.iter().find(|engine| engine.name == "python").expect("it is listed");
-    assert!(python.version.as_ref().is_ok_and(|version| version.starts_with("CPython 3.")), "{python:?}");
-    let mut guest = Guest::of(&backend, "python").await;
-    assert_eq!(value(&mut guest, "x = 1\nreturn x + 1").await, "2");
-    assert_eq!(value(&mut guest, "'x' in globals()").await, "false");
-    let echoed = value(&mut guest, "await tools.call('echo', {'a': [1, 'ä']})").await;
-    assert_eq!(echoed, r#"{"a":[1,"ä"]}"#);
-    let library = "import ssl, sqlite3, lzma, ctypes, zoneinfo\nstr(zoneinfo.ZoneInfo('Europe/Berlin'))";
-    assert_eq!(value(&mut guest, library).await, "\"Europe/Berlin\"");
-    // Another engine's runners don't stand in the way, and the other way round.
-    let mut other = Guest::new(&backend).await;
-    assert_eq!(value(&mut other, "return 1 + 1").await, "2");
-    drop((guest, other));
+    for (engine, version, programs) in INTERPRETED_PROGRAMS {
+        let status = engines.iter().find(|status| status.name == engine).expect("it is listed");
+        assert!(status.version.as_ref().is_ok_and(|found| found.starts_with(version)), "{status:?}");
+        let mut guest = Guest::of(&backend, engine).await;
+        for (source, expected) in programs {
+            assert_eq!(value(&mut guest, source).await, *expected, "{source}");
+        }
+        // Another engine's runners don't stand in the way, and the other way round.
+        let mut other = Guest::new(&backend).await;
+        assert_eq!(value(&mut other, "return 1 + 1").await, "2");
+        drop((guest, other));
+    }
     backend.shutdown(testee::DEADLINE).await;
     assert_eq!((backend.sandboxes(), backend.n_leaked()), (vec![], 0));
 }
 
-/// Issue 5: the interpreter found on the machine, with its version.
+/// Issue 5: the interpreters found on the machine, with their versions.
 #[tokio::test(flavor = "multi_thread")]
-async fn confined_python_programs_run_with_the_interpreter_of_the_machine() {
-    python_programs_run_with_the_interpreter_of_the_machine(Confinement::Required).await;
+async fn confined_programs_run_with_the_interpreters_of_the_machine() {
+    programs_run_with_the_interpreters_of_the_machine(Confinement::Required).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn unconfined_python_programs_run_with_the_interpreter_of_the_machine() {
-    python_programs_run_with_the_interpreter_of_the_machine(Confinement::Unconfined).await;
+async fn unconfined_programs_run_with_the_interpreters_of_the_machine() {
+    programs_run_with_the_interpreters_of_the_machine(Confinement::Unconfined).await;
 }
 
 /// Case 60, section 7: what is in the sandbox is the interpreter's, and nobody else's memory can be read.
@@ -135,15 +168,51 @@ attempts = [
     assert_eq!(value(&mut guest, source).await, "[]");
 }
 
+/// The same in Ruby.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_ruby_program_reaches_nothing_outside() {
+    let backend = backend(Confinement::Required).await;
+    let mut guest = Guest::of(&backend, "ruby").await;
+    let source = r#"
+require "socket"
+runner = Process.ppid
+attempts = [
+  -> { File.read("/proc/#{runner}/environ") },
+  -> { File.open("/proc/#{runner}/mem") },
+  -> { Dir.children("/proc/#{runner}/fd") },
+  -> { File.read("/etc/passwd") },
+  -> { File.read("/etc/hostname") },
+  -> { Dir.children("/home") },
+  -> { Dir.children("/") },
+  -> { File.read("/proc/self/environ") },
+  -> { File.read("/var/run/secrets/kubernetes.io/serviceaccount/token") },
+  -> { File.write("/work/file", "x") },
+  -> { TCPSocket.new("169.254.169.254", 80) },
+  -> { Process.kill(9, runner) },
+  -> { Process.kill(9, -1) },
+  -> { fork },
+]
+attempts.each_index.reject do |n|
+  attempts[n].call
+  false
+rescue SystemCallError
+  true
+end
+"#;
+    assert_eq!(value(&mut guest, source).await, "[]");
+}
+
 /// With as many places as sessions, a warm runner of one engine makes room for a session of the other.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_warm_runner_makes_room_for_a_session_of_another_engine() {
     let mut config = config(Confinement::Required);
     config.runner.args = vec![REAL_RUNNER.into()];
-    (config.interpreted, config.max_sandboxes) = (INTERPRETED.to_vec(), 2);
+    (config.interpreted, config.max_sandboxes) = (INTERPRETED.to_vec(), INTERPRETED.len() + 1);
     let backend = LocalBackend::start(config).await.expect("this machine can make sandboxes");
     let mut first = Guest::of(&backend, "python").await;
     let mut second = Guest::of(&backend, "python").await;
-    assert_eq!(value(&mut first, "1").await, "1");
-    assert_eq!(value(&mut second, "2").await, "2");
+    let mut third = Guest::of(&backend, "python").await;
+    for guest in [&mut first, &mut second, &mut third] {
+        assert_eq!(value(guest, "1").await, "1");
+    }
 }

@@ -206,6 +206,8 @@ pub struct Step {
 
     /// The program of `execute` or `begin` in Python, and what must be seen of the step there.
     pub python: Option<Translation>,
+    /// The same in Ruby.
+    pub ruby: Option<Translation>,
 
     /// What must be seen.
     #[serde(default)]
@@ -416,20 +418,20 @@ pub enum Action {
 }
 
 impl Case {
-    /// How many of its programs are given in Python; nothing when one is in JavaScript only.
-    pub fn n_python(&self) -> Option<usize> {
+    /// How many of its programs are given in this language too; nothing when one is in JavaScript only.
+    pub fn n_translated(&self, language: &str) -> Option<usize> {
         let programs = self.steps.iter().filter(|step| step.has_program());
-        let translated = programs.map(|step| step.python.as_ref().map(|_| ()));
+        let translated = programs.map(|step| step.translation(language).map(|_| ()));
         let all = translated.collect::<Option<Vec<()>>>().map(|all| all.len());
         all.filter(|_| self.scenario.is_none())
     }
 
-    /// The case in Python, which has none of JavaScript's optional parts or has them always.
-    pub fn in_python(&self) -> Self {
-        let engine = Some("python".to_owned());
+    /// The case in this language, which has none of JavaScript's optional parts or has them always.
+    pub fn translated(&self, language: &str) -> Self {
+        let engine = Some(language.to_owned());
         let mut case = Self { engine, options: Vec::new(), ..self.clone() };
         for step in &mut case.steps {
-            let Some(Translation { source, expect }) = step.python.take() else { continue };
+            let Some(Translation { source, expect }) = step.translation(language).cloned() else { continue };
             for program in [&mut step.execute, &mut step.begin] {
                 *program = program.take().map(|_| source.clone());
             }
@@ -440,6 +442,14 @@ impl Case {
 }
 
 impl Step {
+    fn translation(&self, language: &str) -> Option<&Translation> {
+        match language {
+            "python" => self.python.as_ref(),
+            "ruby" => self.ruby.as_ref(),
+            _ => None,
+        }
+    }
+
     fn has_program(&self) -> bool {
         let given = [self.execute.is_some(), self.execute_fill.is_some(), self.execute_bytes.is_some()];
         given.contains(&true) || self.begin.is_some()

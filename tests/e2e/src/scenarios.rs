@@ -119,11 +119,11 @@ fn with_images() -> Vec<Test> {
 
 fn lists() -> Vec<Test> {
     let mut tests = tests! {
-        When::Alone, [Need::Conformance, Need::Image("runner-python")];
+        When::Alone, [Need::Conformance, Need::Image("runner-python"), Need::Image("runner-ruby")];
         "acceptance", suites::the_lists_hold_where_pods_differ, "the lines of the acceptance lists whose ways are others with pods";
     };
     tests.extend(tests! {
-        When::Named, [Need::Conformance, Need::Image("runner-python")];
+        When::Named, [Need::Conformance, Need::Image("runner-python"), Need::Image("runner-ruby")];
         "acceptance-whole", suites::the_lists_hold, "all lines of the acceptance lists, with pods as the backend";
     });
     tests

@@ -6,7 +6,7 @@ use std::os::fd::{FromRawFd, OwnedFd, RawFd};
 use std::path::{Path, PathBuf};
 
 use crate::hosts::engine::Engine;
-use crate::hosts::{javascript, python, readable};
+use crate::hosts::{confine, interpreted, javascript, readable};
 
 /// The most forbidden ways out that a runner tries.
 const TARGETS_MAX: usize = 64;
@@ -20,9 +20,9 @@ pub enum Error {
     /// An argument lacks its value, or the value is not of its kind.
     #[error("argument {0} needs a proper value")]
     Value(&'static str),
-    /// The filters of Python hosts can't be made for this machine.
-    #[error("confining Python hosts")]
-    Python(#[source] Box<dyn std::error::Error + Send + Sync>),
+    /// The filters of an interpreter's hosts can't be made for this machine.
+    #[error("confining an interpreter's hosts")]
+    Confinement(#[source] confine::Error),
     /// The image has no interpreter.
     #[error("the image has no interpreter at any of {0:?}; give the pool one that has")]
     NoInterpreter(&'static [&'static str]),
@@ -85,9 +85,9 @@ pub struct Isolation {
 }
 
 impl Config {
-    /// Reads `--link-fd N [--python PATH] [--self-exe PATH] [--host-prefix ARGUMENT]...`.
+    /// Reads `--link-fd N [--interpreter ENGINE PATH] [--self-exe PATH] [--host-prefix ARGUMENT]...`.
     ///
-    /// With an interpreter's path the engine is Python, else JavaScript.
+    /// With an interpreter the engine is its own, else JavaScript.
     /// The warm parent of hosts is started as `PATH ARGUMENT... host-javascript`; without a path it is this very
     /// program. A binary that has the runner under a command of its own gives that as prefixes.
     pub fn from_args(args: impl Iterator<Item = OsString>) -> Result<Self, Error> {
@@ -95,14 +95,17 @@ impl Config {
         let host_command = host_command(args, |arg, args| {
             match arg {
                 "--link-fd" => link = Some(fd(args.next().as_deref())?),
-                "--python" => interpreter = Some(args.next().ok_or(Error::Value("--python"))?),
+                "--interpreter" => {
+                    let language = args.next().and_then(|name| interpreted::by_engine(name.to_str()?));
+                    interpreter = Some(language.zip(args.next()).ok_or(Error::Value("--interpreter"))?);
+                }
                 _ => return Ok(false),
             }
             Ok(true)
         })?;
         let link = link.ok_or(Error::NoLink)?;
         let engine = match interpreter {
-            Some(path) => python::engine(Path::new(&path)).map_err(Error::Python)?,
+            Some((language, path)) => language.engine(Path::new(&path)).map_err(Error::Confinement)?,
             None => javascript::engine(host_command),
         };
         Ok(Self { dialer: Dialer::Inherited(link), engine, isolation: None })
@@ -136,21 +139,22 @@ impl Config {
         };
         let engine = match environment("SEANCE_ENGINE").as_deref() {
             None | Some("javascript") => javascript::engine(host_command),
-            Some("python") => python_of_image()?,
-            Some(_) => {
-                return Err(Error::Variable { name: "SEANCE_ENGINE", wanted: "javascript or python" });
+            Some(name) => {
+                const WANTED: &str = "javascript, python or ruby";
+                let language = interpreted::by_engine(name);
+                of_image(language.ok_or(Error::Variable { name: "SEANCE_ENGINE", wanted: WANTED })?)?
             }
         };
         Ok(Self { dialer: Dialer::Network(network), engine, isolation: Some(isolation) })
     }
 }
 
-fn python_of_image() -> Result<Engine, Error> {
+fn of_image(language: &'static interpreted::Language) -> Result<Engine, Error> {
     if !readable::has_landlock() {
-        return Err(Error::NoLandlock("python"));
+        return Err(Error::NoLandlock(language.engine[0]));
     }
-    let path = python::INTERPRETERS.iter().map(Path::new).find(|path| path.exists());
-    python::engine(path.ok_or(Error::NoInterpreter(&python::INTERPRETERS))?).map_err(Error::Python)
+    let path = language.interpreters.iter().map(Path::new).find(|path| path.exists());
+    language.engine(path.ok_or(Error::NoInterpreter(&language.interpreters))?).map_err(Error::Confinement)
 }
 
 /// Reads what all modes have; `other` takes an argument of its own, or says that it has none such.

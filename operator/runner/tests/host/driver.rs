@@ -1,7 +1,7 @@
 //! Starts a host, gives it a program, answers its tool calls, and keeps what it said.
 
 use std::collections::BTreeMap;
-use std::io::{Read, Write};
+use std::io::{PipeReader, Read, Write};
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt;
@@ -16,7 +16,7 @@ use seance_proto::host::v1alpha1::{
     to_host,
 };
 use seance_runner::hosts::engine::Engine;
-use seance_runner::hosts::{javascript, parent, python, readable};
+use seance_runner::hosts::{interpreted, javascript, parent, readable};
 
 const DEADLINE: Duration = Duration::from_secs(30);
 
@@ -29,6 +29,8 @@ pub struct Run {
 #[derive(Debug)]
 pub struct Said {
     pub texts: Vec<String>,
+    /// What it wrote to its standard output and error, of which a pipe holds so much.
+    pub output: String,
     /// Tool and arguments of every call, in order.
     pub calls: Vec<(String, String)>,
     pub cancelled: Vec<u64>,
@@ -106,9 +108,18 @@ pub fn run(source: &str) -> Said {
 
 /// The same in Python.
 pub fn python(source: &str) -> Run {
+    in_language(source, "python", "program.py")
+}
+
+/// The same in Ruby.
+pub fn ruby(source: &str) -> Run {
+    in_language(source, "ruby", "program.rb")
+}
+
+fn in_language(source: &str, language: &str, name: &str) -> Run {
     let mut run = program(source);
-    run.start.language = "python".to_owned();
-    run.start.source_name = "program.py".to_owned();
+    run.start.language = language.to_owned();
+    run.start.source_name = name.to_owned();
     run
 }
 
@@ -145,6 +156,7 @@ impl Run {
         let started = Instant::now();
         let mut said = Said {
             texts: vec![],
+            output: String::new(),
             calls: vec![],
             cancelled: vec![],
             ended: Ended::default(),
@@ -177,6 +189,7 @@ impl Run {
                 Some(from_host::Frame::Ended(ended)) => {
                     said.ended = ended;
                     said.took = started.elapsed();
+                    said.output = host.output();
                     return said;
                 }
                 Some(from_host::Frame::Ready(_) | from_host::Frame::Forked(_)) => panic!("not said by hosts"),
@@ -222,6 +235,9 @@ struct Parent {
 
 impl Parent {
     fn start(engine: &Engine) -> Self {
+        // Hosts whose own parent has ended are ours, as they are a runner's.
+        // SAFETY: takes integers and touches no memory of ours.
+        unsafe { libc::prctl(libc::PR_SET_CHILD_SUBREAPER, 1) };
         let (control, theirs) = UnixStream::pair().unwrap();
         let (fd, stack_bytes) = (theirs.as_raw_fd(), engine.stack_bytes);
         let rules = engine.readable.as_ref().and_then(|paths| readable::rules(paths).unwrap());
@@ -250,9 +266,10 @@ impl Parent {
         Self { control, _process: process.recv().unwrap() }
     }
 
-    /// Forks a host with this socket and the tests' own outputs, and gives its number.
-    fn fork(&mut self, socket: OwnedFd) -> i32 {
-        parent::request(self.control.as_raw_fd(), [socket.as_raw_fd(), 1, 2]).unwrap();
+    /// Forks a host with this socket, and this as its standard output and error, and gives its number.
+    fn fork(&mut self, socket: OwnedFd, output: OwnedFd) -> i32 {
+        let descriptors = [socket.as_raw_fd(), output.as_raw_fd(), output.as_raw_fd()];
+        parent::request(self.control.as_raw_fd(), descriptors).unwrap();
         match next_frame(&mut self.control, &mut Decoder::new(codec::FRAME_BYTES_MAX), DEADLINE) {
             Some(from_host::Frame::Forked(forked)) if forked.pid > 0 => forked.pid,
             other => panic!("no host was forked: {other:?}"),
@@ -264,9 +281,9 @@ impl Parent {
 static PARENTS: Mutex<BTreeMap<String, Parent>> = Mutex::new(BTreeMap::new());
 
 fn engine(language: &str) -> Engine {
-    match language {
-        "python" => python::engine(Path::new("/usr/bin/python3")).unwrap(),
-        _ => javascript::engine(vec![env!("CARGO_BIN_EXE_seance-runner").into()]),
+    match interpreted::by_engine(language) {
+        Some(language) => language.engine(Path::new(language.interpreters[1])).unwrap(),
+        None => javascript::engine(vec![env!("CARGO_BIN_EXE_seance-runner").into()]),
     }
 }
 
@@ -274,6 +291,7 @@ fn engine(language: &str) -> Engine {
 pub struct Host {
     pub pid: i32,
     pub socket: UnixStream,
+    output: PipeReader,
     decoder: Decoder,
 }
 
@@ -282,16 +300,18 @@ impl Host {
     pub fn start(language: &str) -> Self {
         let (ours, theirs) = UnixStream::pair().unwrap();
         let mut parents = PARENTS.lock().unwrap_or_else(PoisonError::into_inner);
-        let parent = match language {
-            "python" => "python",
-            _ => "javascript",
-        };
-        let parent = parents.entry(parent.to_owned()).or_insert_with(|| Parent::start(&engine(language)));
-        let pid = parent.fork(theirs.into());
+        let name = if language == "typescript" { "javascript" } else { language };
+        let parent = parents.entry(name.to_owned()).or_insert_with(|| Parent::start(&engine(language)));
+        let (output, written) = std::io::pipe().unwrap();
+        let pid = parent.fork(theirs.into(), written.into());
         drop(parents);
-        let mut host = Self { pid, socket: ours, decoder: Decoder::new(codec::FRAME_BYTES_MAX) };
+        let mut host = Self { pid, socket: ours, output, decoder: Decoder::new(codec::FRAME_BYTES_MAX) };
         let Some(from_host::Frame::Ready(ready)) = host.receive(DEADLINE) else { panic!("not ready") };
-        let version = if language == "python" { "CPython 3." } else { "quickjs-ng " };
+        let version = match language {
+            "python" => "CPython 3.",
+            "ruby" => "CRuby 3.",
+            _ => "quickjs-ng ",
+        };
         assert!(ready.engine_version.starts_with(version));
         host
     }
@@ -300,6 +320,15 @@ impl Host {
     pub fn send(&mut self, frame: to_host::Frame) {
         let sent = self.socket.write_all(&codec::encode(&ToHost { frame: Some(frame) }).unwrap());
         assert!(!sent.is_err_and(|error| error.kind() != std::io::ErrorKind::BrokenPipe));
+    }
+
+    /// What is in its output's pipe now.
+    fn output(&mut self) -> String {
+        let mut bytes = vec![0; 64 * 1024];
+        let flags = nix::fcntl::OFlag::O_NONBLOCK;
+        nix::fcntl::fcntl(&self.output, nix::fcntl::FcntlArg::F_SETFL(flags)).unwrap();
+        let n = self.output.read(&mut bytes).unwrap_or(0);
+        String::from_utf8_lossy(&bytes[..n]).into_owned()
     }
 
     /// The next frame, or nothing in time.

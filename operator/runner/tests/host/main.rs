@@ -5,6 +5,7 @@ mod driver;
 mod limits;
 mod programs;
 mod python;
+mod ruby;
 mod surface;
 mod tools;
 mod values;

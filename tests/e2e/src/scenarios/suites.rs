@@ -36,10 +36,13 @@ async fn lists_hold(place: &mut Place, only: Option<&str>) -> anyhow::Result<()>
     let mut values = place.values();
     ample_processor(&mut values);
     values["pools"][POOL] = pool(8);
-    values["pools"]["python"] = pool(4);
-    values["pools"]["python"]["engines"] = json!(["python"]);
-    values["pools"]["python"]["template"]["image"] = json!(place.setting.image_name("runner-python"));
-    for name in [POOL, "python"] {
+    for engine in ["python", "ruby"] {
+        values["pools"][engine] = pool(4);
+        values["pools"][engine]["engines"] = json!([engine]);
+        let image = place.setting.image_name(&format!("runner-{engine}"));
+        values["pools"][engine]["template"]["image"] = json!(image);
+    }
+    for name in [POOL, "python", "ruby"] {
         values["pools"][name]["refill"] = json!({ "maxStarting": 8 });
         // Lines of large values ask for a gibibyte.
         values["pools"][name]["template"]["resources"]["limits"]["memory"] = json!("1100Mi");

@@ -54,7 +54,7 @@ def serve(facts):
                 os._exit(0)
             if request != REQUEST or len(descriptors) != 3:
                 sys.exit("a warm parent was asked for something else than a host")
-            pid, error = fork_as_sibling(facts["clone"])
+            pid, error = fork_as_sibling(facts["calls"]["clone"])
             if pid == 0:
                 control.detach()
                 break

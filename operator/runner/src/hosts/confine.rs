@@ -1,5 +1,5 @@
-//! The system calls that a Python host keeps: those of a JavaScript host, and what the interpreter,
-//! its standard library and threads need.
+//! The system calls that the host of an interpreted language keeps: those of a JavaScript host, and what
+//! interpreters, their standard libraries and threads need.
 //!
 //! Files can be opened for reading: which are there is the sandbox's to say. Code is mapped from files
 //! alone, which nobody here can write.
@@ -22,8 +22,8 @@ pub type Error = Box<dyn std::error::Error + Send + Sync>;
 type Rules = BTreeMap<i64, Vec<SeccompRule>>;
 
 /// The filters of a host, each an array of the kernel's `struct sock_filter`, in the order in which they
-/// are put on. What isn't allowed fails with EPERM.
-pub fn filters() -> Result<Vec<Vec<u8>>, Error> {
+/// are put on. What isn't allowed fails with EPERM; `more` is.
+pub fn filters(more: &[i64]) -> Result<Vec<Vec<u8>>, Error> {
     let arch: TargetArch = std::env::consts::ARCH.try_into()?;
     // `clone3` has its flags in memory, where no filter sees them. Libraries fall back to `clone` when
     // there is none.
@@ -31,7 +31,7 @@ pub fn filters() -> Result<Vec<Vec<u8>>, Error> {
     let absent = SeccompAction::Errno(libc::ENOSYS as u32);
     let absent = SeccompFilter::new(without_clone3, SeccompAction::Allow, absent, arch)?;
     let denied = SeccompAction::Errno(libc::EPERM as u32);
-    let allowed = SeccompFilter::new(rules()?, denied, SeccompAction::Allow, arch)?;
+    let allowed = SeccompFilter::new(rules(more)?, denied, SeccompAction::Allow, arch)?;
     let programs: [BpfProgram; 2] = [absent.try_into()?, allowed.try_into()?];
     Ok(programs.iter().map(bytes).collect())
 }
@@ -43,8 +43,9 @@ fn bytes(program: &BpfProgram) -> Vec<u8> {
     program.iter().flat_map(instruction).collect()
 }
 
-fn rules() -> Result<Rules, Error> {
-    let mut rules: Rules = COMPUTING.iter().chain(ALLOWED).map(|call| (*call, vec![])).collect();
+fn rules(more: &[i64]) -> Result<Rules, Error> {
+    let calls = COMPUTING.iter().chain(ALLOWED).chain(more);
+    let mut rules: Rules = calls.map(|call| (*call, vec![])).collect();
     let mut when = |call: i64, conditions: Vec<SeccompCondition>| -> Result<(), Error> {
         rules.entry(call).or_default().push(SeccompRule::new(conditions)?);
         Ok(())
