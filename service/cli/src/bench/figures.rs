@@ -13,6 +13,7 @@ use tokio::task::JoinSet;
 
 use super::caller::{Calls, intervals, loop_of, tick};
 use super::floors::Floors;
+use super::interpreted;
 use super::process;
 use super::report::{Effort, Figure, Group, millis};
 use super::world::{MAX_SANDBOXES, WARM, World};
@@ -24,6 +25,10 @@ pub const FIGURES: &[Group<World, Floors>] = &[
     Group {
         names: &["next_program", "next_program_after_pause"],
         measure: |w, f, e| Box::pin(next_program(w, f, e)),
+    },
+    Group {
+        names: &["next_program_python", "next_program_ruby"],
+        measure: |w, f, e| Box::pin(interpreted::next_program(w, f, e)),
     },
     Group {
         names: &["tool_call", "tool_call_committed", "tool_call_grpc"],

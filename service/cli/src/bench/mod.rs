@@ -8,6 +8,7 @@
 mod caller;
 mod figures;
 mod floors;
+mod interpreted;
 mod kubernetes;
 mod process;
 mod report;
@@ -37,7 +38,7 @@ pub async fn bench(connection: &Connection, bench: Bench, json: bool) -> Result<
 async fn local(bench: &Bench, json: bool) -> Result<ExitCode> {
     let known: Vec<_> = FIGURES.iter().flat_map(|group| group.names).copied().collect();
     let mut report = Report::new(bench, json, &known)?;
-    let world = World::start().await?;
+    let world = World::start(&[]).await?;
     figures::until_warm(&world).await;
     let floors = Floors::measure(&world, report.effort).await?;
     for group in FIGURES {

@@ -31,16 +31,15 @@ pub struct World {
 }
 
 impl World {
-    /// Starts everything.
-    pub async fn start() -> Result<Self> {
+    /// Starts everything: JavaScript, and these engines of the machine's interpreters.
+    pub async fn start(interpreted: &[&'static str]) -> Result<Self> {
         let folder = std::env::temp_dir().join(format!("seance-bench-{}", uuid::Uuid::new_v4()));
         std::fs::create_dir_all(&folder).with_context(|| format!("can't make {}", folder.display()))?;
         let binary = std::env::current_exe().context("can't find this program's own file")?;
-        // Only JavaScript is measured.
         let config = Config {
             warm: WARM,
             max_sandboxes: MAX_SANDBOXES,
-            interpreted: Vec::new(),
+            interpreted: interpreted.to_vec(),
             ..Config::new(binary)
         };
         let backend = Arc::new(LocalBackend::start(config).await?);
