@@ -63,6 +63,7 @@ scenarios! {
     values::equal_artifacts,
     values::lengths,
     values::picture,
+    values::random_values,
     values::value_blob,
     values::value_blob_of_20_mib,
     values::value_cut,

@@ -1,11 +1,14 @@
 //! Values and artifacts: cuts, blobs, and bytes that must be nowhere else.
 
-use anyhow::{Context as _, ensure};
+use anyhow::{Context as _, bail, ensure};
+use rand::rngs::StdRng;
+use rand::{Rng as _, SeedableRng as _};
 use seance_proto::prost::Message as _;
 use seance_proto::v1alpha1 as api;
 use serde_json::Value;
 
 use super::{Stage, expect, program, source, streamed, waiting};
+use crate::case::{Case, Step};
 use crate::fixtures::PIC;
 use crate::live::Live;
 
@@ -13,6 +16,78 @@ use crate::live::Live;
 const PNG_BASE64: &str = "iVBORw0KGgo";
 /// The first bytes of every PNG.
 const PNG: &[u8] = b"\x89PNG\r\n";
+
+/// Values that one run gives to each language.
+const RANDOM_VALUES: usize = 60;
+
+/// Issue 5: random values mean the same in every language. As inputs, through a tool and as the program's value
+/// each comes back as the JSON that JavaScript makes of it.
+pub async fn random_values(stage: Stage) -> anyhow::Result<()> {
+    let seed = stage.target.seed;
+    let mut random = StdRng::seed_from_u64(seed);
+    let text = Value::from_iter((0..RANDOM_VALUES).map(|_| random_value(&mut random, 4))).to_string();
+    let program = match stage.language.as_str() {
+        "python" => "return [INPUTS, await tools.echo(value=INPUTS)]",
+        "ruby" => "return [INPUTS, tools.echo(value: INPUTS)]",
+        other => bail!("there is no program in {other}"),
+    };
+    let own = valued(&stage, program, &text).await?;
+    let reference = Stage { language: "javascript".to_owned(), ..stage.clone() };
+    let reference = Stage { case: Case { engine: None, ..stage.case }, ..reference };
+    let expected = valued(&reference, "return [INPUTS, await tools.echo({value: INPUTS})]", &text).await?;
+    let at = own.bytes().zip(expected.bytes()).take_while(|(a, b)| a == b).count();
+    let near = |text: &str| {
+        String::from_utf8_lossy(&text.as_bytes()[at.saturating_sub(30)..])
+            .chars()
+            .take(60)
+            .collect::<String>()
+    };
+    ensure!(own == expected, "seed {seed}: {:?} is {:?} in JavaScript", near(&own), near(&expected));
+    Ok(())
+}
+
+/// The value of this program with these inputs.
+async fn valued(stage: &Stage, text: &str, inputs: &str) -> anyhow::Result<String> {
+    let mut value = None;
+    stage
+        .with_session(async |live| {
+            let seen = live.execute(&Step { inputs: Some(inputs.to_owned()), ..source(text) }).await?;
+            value = program(&seen)?.value_json.clone();
+            Ok(())
+        })
+        .await?;
+    value.with_context(|| format!("{text} has no value"))
+}
+
+/// Keys are never such as JavaScript puts in another order.
+fn random_value(random: &mut StdRng, depth: u32) -> Value {
+    match random.random_range(if depth == 0 { 2..8 } else { 0..8 }) {
+        0 => Value::from_iter((0..random.random_range(0..5)).map(|_| random_value(random, depth - 1))),
+        1 => Value::from_iter((0..random.random_range(0..5)).map(|_| {
+            let key = format!("k{}", random_text(random));
+            (key, random_value(random, depth - 1))
+        })),
+        2 => random_text(random).into(),
+        3 => random.random::<i64>().into(),
+        4 => random.random_range(-1_000_000_i64..1_000_000).into(),
+        5 => {
+            let double = f64::from_bits(random.random());
+            if double.is_finite() { double.into() } else { 0.5.into() }
+        }
+        6 => (random.random_range(-1e9..1e9_f64) / 1000.0).into(),
+        _ => [Value::Null, true.into(), false.into()][random.random_range(0..3)].clone(),
+    }
+}
+
+fn random_text(random: &mut StdRng) -> String {
+    let kinds = ['\0'..='\u{20}', '!'..='\u{7f}', '\u{80}'..='\u{2fff}', '\u{10000}'..='\u{1f6ff}'];
+    let n = random.random_range(0..8);
+    let any = |_| {
+        let kind = kinds[random.random_range(0..kinds.len())].clone();
+        random.random_range(kind)
+    };
+    (0..n).map(any).collect()
+}
 
 /// Case 69, P12: a value over its budget.
 pub async fn value_cut(mut stage: Stage) -> anyhow::Result<()> {

@@ -298,6 +298,8 @@ impl<'js> Writer<'_, 'js> {
                 b'"' => self.out.push_str("\\\""),
                 b'\\' => self.out.push_str("\\\\"),
                 b'\n' => self.out.push_str("\\n"),
+                0x08 => self.out.push_str("\\b"),
+                0x0c => self.out.push_str("\\f"),
                 b'\r' => self.out.push_str("\\r"),
                 b'\t' => self.out.push_str("\\t"),
                 byte => self.out.push_str(&format!("\\u{byte:04x}")),

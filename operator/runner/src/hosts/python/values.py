@@ -33,8 +33,6 @@ DEPTH_MAX = 512
 DIGITS_MAX = 4300
 #: No value, argument or text is longer, so that each fits in a frame.
 JSON_BYTES_MAX = 48 << 20
-#: Every whole number up to here is exact as a double.
-EXACT_MAX = 1 << 53
 
 
 class ProgramError(Exception):
@@ -125,10 +123,8 @@ class Writer:
             word = "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
             self.has_no_form(word)
             self.add(f'"{word}"')
-        elif value.is_integer() and abs(value) <= EXACT_MAX:
-            self.add(str(int(value)))
         else:
-            self.add(repr(value))
+            self.add(_decimal(value))
 
     def nested(self, value):
         if any(parent is value for parent in self.parents):
@@ -207,6 +203,26 @@ def _integer(value):
         return int.__repr__(value)
     except ValueError:
         raise _number_limit() from None
+
+
+def _decimal(value):
+    """A number as JavaScript writes it, so that every language writes the same."""
+    mantissa, _, exponent = repr(abs(value)).partition("e")
+    whole, _, fraction = mantissa.partition(".")
+    digits = (whole + fraction).lstrip("0")
+    point = len(whole) + int(exponent or 0) - (len(whole + fraction) - len(digits))
+    digits = digits.rstrip("0") or "0"
+    sign, n = "-" if value < 0 else "", len(digits)
+    if digits == "0":
+        return "0"
+    if n <= point <= 21:
+        return sign + digits + "0" * (point - n)
+    if 0 < point <= 21:
+        return f"{sign}{digits[:point]}.{digits[point:]}"
+    if -6 < point <= 0:
+        return f"{sign}0.{'0' * -point}{digits}"
+    rest = f".{digits[1:]}" if n > 1 else ""
+    return f"{sign}{digits[0]}{rest}e{point - 1:+d}"
 
 
 def _double(text):

@@ -23,8 +23,6 @@ module Seance
   DIGITS_MAX = 4300
   # No value, argument or text is longer, so that each fits in a frame.
   JSON_BYTES_MAX = 48 << 20
-  # Every whole number up to here is exact as a double.
-  EXACT_MAX = 1 << 53
   # What is written as its text.
   TEXTUAL = %w[BigDecimal Rational Pathname URI::Generic].freeze
   # What is written as an object of its members.
@@ -148,7 +146,34 @@ module Seance
         no_form(word)
         return add(word.to_json)
       end
-      add((value % 1).zero? && value.abs <= EXACT_MAX ? value.to_i.to_s : value.to_s)
+      add(decimal(value))
+    end
+
+    # A number as JavaScript writes it, so that every language writes the same.
+    def decimal(value)
+      mantissa, exponent = value.abs.to_s.split("e")
+      whole, fraction = mantissa.split(".")
+      written = whole + fraction
+      digits = written.sub(/\A0+/, "")
+      point = whole.size + exponent.to_i - (written.size - digits.size)
+      digits = digits.sub(/0+\z/, "")
+      return "0" if digits.empty?
+
+      (value.negative? ? "-" : "") + placed(digits, point)
+    end
+
+    def placed(digits, point)
+      n = digits.size
+      if point.between?(n, 21)
+        digits + "0" * (point - n)
+      elsif point.between?(1, 21)
+        "#{digits[0, point]}.#{digits[point..]}"
+      elsif point.between?(-5, 0)
+        "0.#{"0" * -point}#{digits}"
+      else
+        rest = n > 1 ? ".#{digits[1..]}" : ""
+        format("%s%se%+d", digits[0], rest, point - 1)
+      end
     end
 
     def nested(value)
