@@ -90,7 +90,8 @@ fn has_failed(sandbox: &Sandbox) -> bool {
         [COMPLETED, OUT_OF_MEMORY, REJECTED, RUNNER_FAILED, RUNNER_KILLED].contains(&&*finished.reason)
     });
     let was_wanted = sandbox.spec.desired == Desired::Serve && sandbox.spec.session.is_none();
-    by_itself && was_wanted && !is_true(conditions, condition_type::ASSIGNED)
+    // Of a short session only the end may have been written: then it isn't assigned any more.
+    by_itself && was_wanted && condition(conditions, condition_type::ASSIGNED).is_none()
 }
 
 /// Now, in seconds of Unix time.
@@ -133,6 +134,7 @@ mod tests {
         let started = ("Started", "True", "Running", 50);
         let ready = ("Ready", "True", "Serving", 60);
         let released = ("Released", "True", "SessionEnded", 70);
+        let unassigned = ("Assigned", "False", "SessionEnded", 70);
         let ending = ("Ending", "True", "Drained", 70);
         let quarantined = ("Ready", "False", "IsolationNotProven", 60);
         let starting = |running_since| State::Starting { running_since };
@@ -158,6 +160,12 @@ mod tests {
             (json!({}), "warm", &[finished("Drained")], State::Finished { failed: None }),
             (retiring, "warm", &[finished("Completed")], State::Finished { failed: None }),
             (session, "warm", &[finished("OutOfMemory")], State::Finished { failed: None }),
+            (
+                json!({}),
+                "warm",
+                &[unassigned, released, finished("Completed")],
+                State::Finished { failed: None },
+            ),
         ];
         for (spec, origin, conditions, expected) in cases {
             let sandbox = sandbox(spec.clone(), origin, conditions);

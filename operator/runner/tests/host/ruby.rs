@@ -161,6 +161,14 @@ fn what_is_no_ruby_is_said_to_be_none() {
         assert!(said.calls.is_empty());
     }
     assert_eq!(run("x = 1\nx = = 2").error().column, 5);
+    // What can be parsed all the same.
+    for (source, has) in
+        [("const x = 1;\ntext(x);", "looks like JavaScript"), ("import json", "looks like Python")]
+    {
+        let said = run(source);
+        assert!(said.error().message.contains(has), "{said:?}");
+    }
+    assert!(run("items = fetch_items;").error().message.starts_with("undefined local variable"));
 }
 
 /// Cases 15, 16, 18 and 22: exact integers, and one form for what JSON has none for.

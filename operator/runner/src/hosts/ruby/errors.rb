@@ -30,14 +30,14 @@ module Seance
       ].join
     end
 
-    # The failure that an uncaught exception is.
-    def describe(error, source_name, memory_bytes)
+    # The failure that an uncaught exception is. What the source looks like stands before its message.
+    def describe(error, source_name, memory_bytes, looks)
       frames = author_frames(error, source_name)
       line = frames.first ? frames.first[/\A.*?:(\d+)/, 1].to_i : 0
       code = code_of(error)
       message = { "memory_limit" => "used more than #{memory_bytes} bytes of memory", "deadlock" => DEADLOCK }
       failure(
-        code, message.fetch(code) { text_of(error) },
+        code, message.fetch(code) { looks + text_of(error) },
         error_class: code == "deadlock" ? "" : name_of(error), line: line, column: column_of(error, source_name),
         backtrace: frames.join("\n")
       )

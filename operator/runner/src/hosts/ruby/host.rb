@@ -12,7 +12,7 @@ module Seance
   KILLED_WITHIN = 1
   # How programs in other languages give themselves away, tried only on what is no Ruby.
   OTHERS = {
-    "JavaScript" => /^\s*(const|let|var)\s+[\w${\[]|=>\s*\{|\bfunction\b\s*\w*\s*\(|^\s*(import|export)\s.*\bfrom\b|[;{]\s*$/,
+    "JavaScript" => /^\s*(const|let|var)\s+[\w${\[]|\)\s*=>|\bfunction\b\s*\w*\s*\(|^\s*(import|export)\s.*\bfrom\b/,
     "Python" => /^\s*(async\s+)?def\s+\w+\(.*\).*:\s*$|^\s*(if|elif|else|for|while|with|try|except|class)\b.*:\s*$|^\s*(from\s+\w+\s+)?import\s+\w|\bawait\s/
   }.freeze
 
@@ -271,7 +271,9 @@ module Seance
         _, hard = Process.getrlimit(Process::RLIMIT_AS)
         Process.setrlimit(Process::RLIMIT_AS, hard, hard)
       end
-      ended(error: Errors.describe(error, @name, @limits.memory_bytes))
+      # Much of another language can be parsed as Ruby, and then has no meaning.
+      looks = error.is_a?(NameError) && @n_calls.zero? ? hint(@start.source) : ""
+      ended(error: Errors.describe(error, @name, @limits.memory_bytes, looks))
     end
 
     # Ends a program that has run to its end, once its calls are finished.
