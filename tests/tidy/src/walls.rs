@@ -62,6 +62,8 @@ const WALLS: &[Wall] = &[
     Wall { name: "seance-operator", uses: &["seance-operator-api"], tests_use: &[] },
     Wall { name: "seance-conformance", uses: &["seance-proto"], tests_use: &[] },
     Wall { name: "seance-e2e", uses: &["seance-proto", "seance-operator-api"], tests_use: &[] },
+    // It gives hostile bytes to whatever reads them.
+    Wall { name: "seance-fuzz", uses: &[], tests_use: &["seance-core", "seance-engines", "seance-proto"] },
     // What is tried from inside is the same in a local sandbox and in a pod.
     Wall { name: "seance-hostile", uses: &["seance-proto", "seance-runner"], tests_use: &[] },
     Wall { name: "seance-tidy", uses: &["seance-core"], tests_use: &[] },
