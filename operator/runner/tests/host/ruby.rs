@@ -102,6 +102,18 @@ fn threads_may_call_tools() {
     assert_eq!(said.value(), Some("1"));
 }
 
+/// Threads that are killed and timeouts that end come at any moment; nothing of the others is lost by them.
+#[test]
+fn interrupted_waiting_loses_nothing() {
+    let source = "require 'timeout'\n\
+        readers = 20.times.map { Thread.new { loop { tools.echo(value: 0) } } }\n\
+        late = 30.times.count { |n| Timeout.timeout(0.002) { tools.sleep(ms: n % 4, value: n) } && false rescue true }\n\
+        values = 50.times.map { |n| readers.pop&.kill; tools.echo(value: n) }\n\
+        readers.each(&:kill).each(&:join)\n\
+        [values.sum, late.between?(0, 30), tools.echo(value: 'last')]";
+    assert_eq!(run(source).value(), Some("[1225,true,\"last\"]"));
+}
+
 /// Case 55: what a program no longer waits for is given up.
 #[test]
 fn a_timeout_cancels_its_call() {

@@ -94,7 +94,7 @@ module Seance
     def receive(timeout = nil)
       frames = taken
       return frames unless frames.empty?
-      return [] unless IO.select([@in], nil, nil, timeout)
+      return [] unless Thread.handle_interrupt(Object => :immediate) { IO.select([@in], nil, nil, timeout) }
 
       @buffer << @in.sysread(READ_BYTES)
       taken

@@ -167,20 +167,23 @@ module Seance
       end
     end
 
-    # Takes the answers that come, or waits for the thread that does; so many seconds at most.
+    # Takes the answers that come, or waits for the thread that does; so many seconds at most. What another
+    # thread or a timeout raises here is raised while it waits, and never between an answer and its call.
     def pause(seconds, &is_met)
-      reads = @reading.synchronize do
-        if @is_reading
-          @changed.wait(@reading, seconds) unless is_met.call
-          false
-        else
-          @is_reading = true
+      Thread.handle_interrupt(Object => :never) do
+        reads = @reading.synchronize do
+          if @is_reading
+            Thread.handle_interrupt(Object => :immediate) { @changed.wait(@reading, seconds) } unless is_met.call
+            false
+          else
+            @is_reading = true
+          end
         end
+        take_results(seconds) if reads
+      ensure
+        @reading.synchronize { @is_reading = false } if reads
+        @changed.broadcast if reads
       end
-      take_results(seconds) if reads
-    ensure
-      @reading.synchronize { @is_reading = false } if reads
-      @changed.broadcast if reads
     end
 
     def take_results(seconds)
@@ -307,11 +310,18 @@ module Seance
         *@warnings.map { |warning| Frames.data(6, warning) },
         Frames.number(7, cpu_us - @cpu_before), Frames.number(8, [peak_bytes - @memory_before, 0].max)
       ].join
-      # A handler of a signal may hold no lock, and comes only when nobody does.
+      hold
       @is_over = true
       @channel.send(Frames::ENDED, frame)
       @channel.receive(KILLED_WITHIN)
       Process.exit!(0)
+    end
+
+    # Keeps frames of other threads from coming between, for good.
+    def hold
+      @lock.lock unless @lock.owned?
+    rescue ThreadError
+      # A handler of a signal may take no lock, and comes only when nobody has it.
     end
 
     def flush
