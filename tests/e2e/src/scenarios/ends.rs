@@ -51,7 +51,7 @@ pub async fn memory_beyond_the_pod_is_out_of_memory(place: &mut Place) -> anyhow
     values["pools"]["tiny"]["template"]["tmpSize"] = json!("1Mi");
     // A container starts in it, and the runner doesn't fit.
     let resources = json!({
-        "limits": { "cpu": "1", "memory": "4Mi", "ephemeralStorage": "64Mi" },
+        "limits": { "cpu": "1", "memory": "5Mi", "ephemeralStorage": "64Mi" },
         "requests": { "cpu": "10m" },
     });
     values["pools"]["tiny"]["template"]["resources"] = resources;
@@ -76,7 +76,7 @@ pub async fn memory_beyond_the_pod_is_out_of_memory(place: &mut Place) -> anyhow
         finished.into_iter().find(|finished| finished.reason == "OutOfMemory")
     };
     let finished = place.sandboxes_until("a pod over its memory says so", READY_WITHIN, told).await?;
-    ensure!(finished.message.contains("4Mi"), "the limit isn't told: {:?}", finished.message);
+    ensure!(finished.message.contains("5Mi"), "the limit isn't told: {:?}", finished.message);
     Ok(())
 }
 
