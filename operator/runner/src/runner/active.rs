@@ -236,6 +236,8 @@ impl Active {
     fn output(&mut self, source: OutputSource, data: bytes::Bytes) -> Told {
         self.output_bytes += data.len() as u64;
         if self.limits.output_bytes > 0 && self.output_bytes > self.limits.output_bytes {
+            // What a program wrote before its end may be read after it.
+            self.report = None;
             self.condemn(HostEnd::OutputLimit, String::new());
             return Told::Nothing;
         }
