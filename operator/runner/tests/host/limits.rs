@@ -14,7 +14,6 @@ fn endless_turns_end_with_turn_limit() {
     ] {
         let said = program(source).limits(|limits| limits.turn_ms = 300).run();
         assert_eq!(said.error().code, "turn_limit", "{source}: {said:?}");
-        assert!(said.ended.cpu_us < 1_300_000, "{source}: {said:?}");
     }
     let said = program("try { 9n ** 99999999n } catch (e) { return e.name }")
         .limits(|limits| limits.turn_ms = 300)
