@@ -48,6 +48,11 @@ pub fn mutations(bytes: &[u8]) -> impl Iterator<Item = Vec<u8>> + '_ {
     std::iter::once(bytes.to_vec()).chain(mutated)
 }
 
+/// Those of them that are text.
+pub fn texts(bytes: &[u8]) -> impl Iterator<Item = String> + '_ {
+    mutations(bytes).filter_map(|bytes| String::from_utf8(bytes).ok())
+}
+
 fn mutate(bytes: &mut Vec<u8>, random: &mut StdRng) {
     let from = random.random_range(0..=bytes.len());
     let to = random.random_range(from..=bytes.len().min(from + 32));

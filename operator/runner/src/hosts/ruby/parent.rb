@@ -163,22 +163,27 @@ module Seance
       reader, writer = IO.pipe
       middle = fork
       unless middle
-        reader.close
-        host = fork
-        return nil unless host
-
-        writer.write([host].pack("l"))
-        Process.exit!(0)
+        leave_host(writer)
+        return nil
       end
       writer.close
-      pid = reader.read(4).unpack1("l")
+      pid = reader.read(4)
       Process.wait(middle)
-      pid ? [pid, 0] : [0, Errno::EAGAIN::Errno]
+      pid ? [pid.unpack1("l"), 0] : [0, Errno::EAGAIN::Errno]
     rescue SystemCallError => error
       [0, error.errno]
     ensure
-      reader.close unless reader.closed?
-      writer.close unless writer.closed?
+      [reader, writer].compact.each(&:close)
+    end
+
+    # Forks the host, tells its number and ends. It returns in the host alone.
+    def leave_host(writer)
+      host = fork or return
+      writer.write([host].pack("l"))
+      Process.exit!(0)
+    rescue SystemCallError
+      # Without a number the warm parent knows.
+      Process.exit!(1)
     end
 
     # A session of its own, death with the runner, and the descriptors where a host looks for them.
